@@ -1,0 +1,27 @@
+"""Names that appear on Kubernetes objects."""
+
+from hashlib import sha256
+
+GROUP = "skirret.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+FIELD_MANAGER = "skirret"
+
+# Labels. EndpointSlices inherit them from their Service, which is how the gateway finds them.
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGED_BY_SKIRRET = "skirret"
+MODEL_LABEL = f"{GROUP}/model"
+BATCH_LABEL = f"{GROUP}/batch"
+REVISION_LABEL = f"{GROUP}/revision"
+
+MAX_NAME = 63
+
+
+def child_name(owner: str, suffix: str = "") -> str:
+    """The name of an object made for `owner`: the same every time, never over 63 characters."""
+    name = f"{owner}-{suffix}" if suffix else owner
+    if len(name) <= MAX_NAME:
+        return name
+    digest = sha256(name.encode()).hexdigest()[:8]
+    tail = f"-{suffix}" if suffix else ""
+    return f"{owner[: MAX_NAME - len(digest) - len(tail) - 1]}-{digest}{tail}"

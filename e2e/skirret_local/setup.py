@@ -1,0 +1,71 @@
+"""`make setup`: the virtual environment and everything built, from package registries alone.
+
+Runs under the system's Python with the standard library only, since it makes the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import venv
+from pathlib import Path
+
+from skirret_local.progress import Step, StepFailed, fail, run, say
+
+ROOT = Path(__file__).resolve().parents[2]
+VENV = ROOT / ".venv"
+CACHE = Path(os.environ.get("SKIRRET_CACHE", ROOT / ".cache"))
+EXTRAS = "operator,gateway,batch,server,model,local,dev"
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m skirret_local.setup [--no-cluster]`: the second form needs neither root nor Go."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - the point is to say so
+        fail(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
+    steps = []
+    if not _is_fresh():
+        say("python packages: making .venv (torch and its libraries are about 5 GB on disk)")
+        venv.create(VENV, with_pip=True, clear=False, symlinks=True)
+        steps.append(Step("python packages", _pip(), expected=240, cwd=ROOT))
+    if "--no-cluster" not in arguments:
+        steps.append(
+            Step(
+                "cluster programs",
+                [sys.executable, "-m", "skirret_local", "prepare"],
+                expected=600,
+                env={**os.environ, "PYTHONPATH": str(ROOT / "e2e")},
+            )
+        )
+    try:
+        run(steps, CACHE / "logs")
+    except StepFailed as error:
+        fail(str(error))
+    if not _is_fresh():
+        _stamp().write_text(_wanted())
+    say("set up")
+
+
+def _pip() -> list[str]:
+    python = str(VENV / "bin/python")
+    install = f"{python} -m pip install --disable-pip-version-check --progress-bar off"
+    return ["sh", "-c", f"{install} -U pip && {install} -e '.[{EXTRAS}]'"]
+
+
+def _stamp() -> Path:
+    return VENV / "skirret-installed"
+
+
+def _wanted() -> str:
+    return hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + EXTRAS.encode()).hexdigest()
+
+
+def _is_fresh() -> bool:
+    return _stamp().exists() and _stamp().read_text() == _wanted()
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        fail("stopped; run the same command again to go on from here")

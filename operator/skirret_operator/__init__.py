@@ -1,0 +1,1 @@
+"""Skirret's operator: kopf watches, pure functions decide, server-side apply writes."""

@@ -1,0 +1,1 @@
+"""The commands `skirret` and `kubectl skirret`."""

@@ -1,0 +1,1 @@
+"""Skirret's inference server: one model, one device set, OpenAI's API."""
