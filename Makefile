@@ -54,7 +54,7 @@ serve: environment model ## Serve the small model in one process: no Kubernetes,
 
 .PHONY: model
 model: environment ## Make the test model; prints its folder as the last line
-	@$(PY) -m skirret_server.testing_model $(MODEL)
+	@$(PY) -m skirret_server.smollm2 $(MODEL)
 
 .PHONY: up
 up: setup ## Start the local Kubernetes

@@ -28,19 +28,28 @@ def test_top_level_folders_hold_packages_never_modules(folder: str) -> None:
 
 
 def test_test_folders_are_no_packages() -> None:
-    assert [*(ROOT / "tests").rglob("__init__.py"), *(ROOT / "e2e/tests").rglob("__init__.py")] == []
+    assert [
+        *(ROOT / "tests").rglob("__init__.py"),
+        *(ROOT / "e2e/tests").rglob("__init__.py"),
+    ] == []
 
 
 def test_every_path_named_by_the_architecture_page_exists() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
-    named = re.findall(r"`((?:crds|operator|server|charts|docker|tests|e2e|docs|benchmarks)/[^`*{}]+)`", page)
+    named = re.findall(
+        r"`((?:crds|operator|server|charts|docker|tests|e2e|docs|benchmarks)/[^`*{}]+)`", page
+    )
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_every_relative_link_of_a_document_leads_somewhere() -> None:
     broken = []
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "charts").rglob("*.md")]:
+    for page in [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "charts").rglob("*.md"),
+    ]:
         for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text()):
             if not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)} -> {target}")

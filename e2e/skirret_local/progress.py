@@ -36,8 +36,12 @@ def run(steps: Sequence[Step], logs: Path, every: float = 10.0) -> None:
             log = logs / f"{step.name.replace(' ', '-')}.log"
             with log.open("wb") as out:
                 process = subprocess.Popen(
-                    step.command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                    cwd=step.cwd, env=step.env,
+                    step.command,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    cwd=step.cwd,
+                    env=step.env,
                 )
             running[step.name] = (step, process, log)
             say(f"{step.name}: started, about {_minutes(step.expected)}")

@@ -1,8 +1,9 @@
 """Where batches live: one small Protocol over an object store, with compare-and-set.
 
 StoreError
-├── NotThere        no object under this key
-├── Changed         a conditional write lost: somebody wrote first
+├── NotThere          no object under this key
+├── Changed           a conditional write lost: somebody wrote first
+├── StoreRefused      credentials, bucket, full disk, no compare-and-set: a person must mend it
 └── StoreUnavailable  retries are spent; the operation may be tried again later
 """
 
@@ -11,6 +12,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from skirret_api.tenants import FolderStore, S3Store
 
 
 class StoreError(Exception):
@@ -22,6 +25,10 @@ class NotThere(StoreError):
 
 
 class Changed(StoreError):
+    pass
+
+
+class StoreRefused(StoreError):
     pass
 
 
@@ -50,19 +57,52 @@ class Blob:
 class Part:
     number: int  # from 1
     etag: str
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpload:
+    """A multipart upload that nobody has completed or aborted."""
+
+    key: str
+    upload: str
+    started: float  # seconds since the epoch, by the store's clock
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How long an operation on a remote store is tried again before StoreUnavailable."""
+
+    seconds: float = 20.0
+    first_pause: float = 0.1
+    longest_pause: float = 5.0
 
 
 class BatchStore(Protocol):
-    """Keys are relative, with `/` between folders. Every write is durable when it returns."""
+    """Keys are relative, with `/` between folders. Every write is durable when it returns.
+
+    An ETag may be no more than a hash of the content. So whoever compares and sets never writes
+    content an object had before (a counter in it only grows), and puts something of its own in it
+    if it must know that it was the one who won.
+    """
+
+    async def probe(self) -> None:
+        """Raises StoreRefused, saying why, for a store that batches can't stand on."""
+
+    def key_of(self, uri: str) -> str:
+        """The key that a user's URI means. Raises StoreRefused for one outside this store."""
 
     async def get(self, key: str) -> Blob:
         """Raises NotThere."""
+
+    async def get_if_changed(self, key: str, etag: str) -> Blob | None:
+        """None while the object still has this ETag. Raises NotThere."""
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes [start, end) of an object; fewer at its end. Raises NotThere."""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The same in bounded pieces. Raises NotThere before the first."""
+        """The same in bounded pieces. Raises NotThere before the first, Changed if overwritten."""
 
     async def head(self, key: str) -> Entry:
         """Raises NotThere."""
@@ -82,16 +122,36 @@ class BatchStore(Protocol):
     def list(self, prefix: str, after: str = "") -> AsyncIterator[Entry]:
         """Objects whose key begins with `prefix`, in byte order, after key `after`."""
 
+    def folders(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        """Names directly under `prefix` that hold objects, in byte order, after name `after`."""
+
     async def begin(self, key: str) -> str:
         """Starts a multipart upload; returns its id."""
 
     async def put_part(self, key: str, upload: str, number: int, data: bytes) -> Part:
-        """Parts but the last are at least 5 MiB."""
+        """Parts but the last are at least 5 MiB. Raises NotThere when the upload is gone."""
 
     async def complete(self, key: str, upload: str, parts: Sequence[Part]) -> str:
-        """Publishes the parts as one object, whole or not at all; returns its ETag."""
+        """Publishes the parts as one object, whole or not at all; returns its ETag.
+
+        Raises NotThere when the upload is gone.
+        """
 
     async def abort(self, key: str, upload: str) -> None:
-        """Forgets the upload and its parts."""
+        """Forgets the upload and its parts; one that is gone is no error."""
+
+    def uploads(self, prefix: str) -> AsyncIterator[PendingUpload]:
+        """Uploads in progress. MinIO lists only those whose key is exactly `prefix`."""
 
     async def close(self) -> None: ...
+
+
+def open_store(settings: S3Store | FolderStore, retries: Retries | None = None) -> BatchStore:
+    """The store of one tenant. Connects to nothing yet; `probe` does."""
+    if isinstance(settings, S3Store):
+        from skirret_batch.s3 import S3
+
+        return S3(settings, retries or Retries())
+    from skirret_batch.folder import Folder
+
+    return Folder(settings)

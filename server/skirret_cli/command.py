@@ -40,15 +40,14 @@ def carry_out(command: str, name: str, cluster: Cluster, clock: Callable[[], dat
 def _restart(name: str, cluster: Cluster, now: datetime) -> str:
     """roll out new pods of model NAME, without another edit"""
     cluster.patch(_model(name), edits.restart(now))
-    return f"{name}: restart asked for; watch it with kubectl get {_model(name)} --watch"
+    return f"{name}: asked for new pods"
 
 
 def _upgrade(name: str, cluster: Cluster, now: datetime) -> str:
     """roll out model NAME with this release's images and profiles"""
     patch = edits.upgrade(cluster.get(_model(name)))
     cluster.patch(_model(name), patch)
-    revision = patch["spec"]["templateRevision"]
-    return f"{name}: template revision {revision}; watch it with kubectl get {_model(name)} --watch"
+    return f"{name}: asked for template revision {patch['spec']['templateRevision']}"
 
 
 def _why(name: str, cluster: Cluster, now: datetime) -> str:

@@ -94,7 +94,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one engine step gave one sequence."""
+    """What one engine step gave one sequence; or several, when the reader is slower than they."""
 
     tokens: tuple[TokenId, ...]  # new ones, an end token included (it counts in usage)
     logprobs: tuple[Logprob, ...] = ()  # one for each of `tokens` when asked for
@@ -144,8 +144,8 @@ class EngineError(Exception):
     """The engine can't go on with this request; the caller sees a 500 or an error event."""
 
 
-class TooLong(EngineError):
-    """The sequence can never fit the context or the cache; the caller sees 400."""
+class Refused(EngineError):
+    """This can never be answered (too long, unknown token ids); the caller sees 400."""
 
 
 class QueueFull(EngineError):
@@ -169,7 +169,7 @@ class Engine(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncIterator[Update]:
         """Updates until one carries `finish`. Closing the iterator early aborts the sequence.
 
-        Raises TooLong, QueueFull or Draining before the first update, EngineError after it.
+        Raises Refused, QueueFull or Draining before the first update, EngineError after it.
         With `max_tokens` 0 the only update has no tokens and finish "length".
         """
 

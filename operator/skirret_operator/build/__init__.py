@@ -1,0 +1,1 @@
+"""Builders: one noun a function, from what a user wrote to the object Kubernetes gets."""

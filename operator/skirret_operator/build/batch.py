@@ -1,0 +1,141 @@
+"""The Job that runs a batch's workers, and the BatchJob of a batch that came by the API."""
+
+from __future__ import annotations
+
+from skirret_api import internal, meta
+from skirret_api.batchjob import BATCH_ID_LABEL
+from skirret_api.config import OperatorConfig
+from skirret_api.meta import child_name
+from skirret_api.parts import Object
+from skirret_batch.record import Record
+from skirret_operator.build.metadata import child
+from skirret_operator.build.pod import (
+    CONTAINER_SECURITY,
+    TENANT_MOUNT,
+    TMP_MOUNT,
+    TMP_VOLUME,
+    plain,
+    pod_security,
+    tenant_volume,
+    without_empty,
+)
+from skirret_operator.kinds import BATCH, JOB
+
+CONTAINER = "worker"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_NEVER = 2**31 - 1
+# For reading the worker's log after the end.
+_JOB_TTL_SECONDS = 3600
+
+
+def labels(batch: Object) -> dict[str, str]:
+    return {meta.BATCH_LABEL: batch["metadata"]["name"]}
+
+
+def job_name(batch: Object, attempt: int) -> str:
+    return child_name(batch["metadata"]["name"], str(attempt))
+
+
+def job(
+    batch: Object,
+    record: Record,
+    config: OperatorConfig,
+    attempt: int,
+    queue: str | None,
+) -> Object:
+    """One attempt to answer the batch; each worker finds by itself what is left to do."""
+    made = child(
+        JOB,
+        batch,
+        job_name(batch, attempt),
+        {**labels(batch), **({QUEUE_LABEL: queue} if queue else {})},
+        spec={
+            "completionMode": "Indexed",
+            "completions": record.parallelism,
+            "parallelism": record.parallelism,
+            "backoffLimit": _NEVER,
+            "ttlSecondsAfterFinished": _JOB_TTL_SECONDS,
+            "template": _pod_template(batch, record, config),
+        },
+    )
+    made["metadata"]["annotations"] = {ATTEMPT: str(attempt)}
+    return made
+
+
+ATTEMPT = f"{meta.GROUP}/attempt"
+
+
+def attempt_of(live: Object) -> int:
+    return int(live["metadata"].get("annotations", {}).get(ATTEMPT, "0"))
+
+
+def custom_resource(namespace: str, record: Record) -> Object:
+    """The BatchJob that stands for a record the API made."""
+    batch = record.batch
+    source = {"uri": record.input_uri} if record.input_uri else {"fileId": batch.input_file_id}
+    return {
+        "apiVersion": BATCH.api_version,
+        "kind": BATCH.name,
+        "metadata": {
+            "name": record.id.replace("_", "-"),
+            "namespace": namespace,
+            "labels": {
+                meta.MANAGED_BY: meta.MANAGED_BY_SKIRRET,
+                BATCH_ID_LABEL: record.id,
+            },
+        },
+        "spec": without_empty(
+            {
+                "input": source,
+                "endpoint": batch.endpoint,
+                "completionWindow": batch.completion_window,
+                "output": {"uri": record.output_uri} if record.output_uri else None,
+                "parallelism": record.parallelism,
+                "priority": record.priority,
+                "metadata": batch.metadata,
+            }
+        ),
+    }
+
+
+def _pod_template(batch: Object, record: Record, config: OperatorConfig) -> Object:
+    worker = config.batch_worker
+    container: Object = {
+        "name": CONTAINER,
+        "image": config.images.batch,
+        "imagePullPolicy": config.images.pull_policy,
+        "command": ["python3", "-m", "skirret_batch.worker"],
+        "args": [
+            f"--batch={record.id}",
+            f"--store-file={internal.TENANT_DIR}/store.json",
+            f"--token-file={internal.TENANT_DIR}/token",
+            f"--gateway={config.gateway_url}",
+        ],
+        "env": [
+            {"name": "HOME", "value": "/tmp"},
+            {"name": "PYTHONUNBUFFERED", "value": "1"},
+        ],
+        "resources": without_empty(worker.resources.model_dump()),
+        "volumeMounts": [TMP_MOUNT, TENANT_MOUNT],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": CONTAINER_SECURITY,
+    }
+    pod: Object = {
+        # Never: a failed pod stays, so that its last words can be read, and the next is a new one.
+        "restartPolicy": "Never",
+        "serviceAccountName": worker.service_account_name,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(config.run_as_user),
+        "containers": [without_empty(container)],
+        "volumes": [TMP_VOLUME, tenant_volume("store.json", "token")],
+        "nodeSelector": worker.node_selector,
+        "tolerations": plain(worker.tolerations),
+        "imagePullSecrets": plain(config.image_pull_secrets),
+    }
+    return {
+        "metadata": {
+            "labels": {meta.MANAGED_BY: meta.MANAGED_BY_SKIRRET, **labels(batch)},
+        },
+        "spec": without_empty(pod),
+    }

@@ -1,0 +1,60 @@
+"""Revisions: what `spec` said about the pod, and the template that was rendered from it then.
+
+A model's Deployment is always applied from a stored template. So a new Skirret, image or profile
+restarts no pod: it renders another template, which only the next revision takes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+
+from skirret_api.meta import REVISION_LABEL, child_name
+from skirret_api.model import POD_FIELDS, InferenceModelSpec
+from skirret_api.parts import Object
+from skirret_operator.build.metadata import child
+from skirret_operator.build.server import labels
+from skirret_operator.kinds import REVISION
+
+KEPT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    inputs: Object
+    template: Object
+    number: int  # the highest is the one last asked for
+    live: Object | None = None  # None: not stored yet
+
+    @property
+    def name(self) -> str:
+        return digest(self.inputs)
+
+
+def inputs(spec: InferenceModelSpec) -> Object:
+    """The user's words that shape the pod, and nothing that a default added."""
+    return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, include=set(POD_FIELDS))
+
+
+def digest(said: Object) -> str:
+    """Names a revision: equal words make an equal revision, in whatever order they stand."""
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()[:10]
+
+
+def controller_revision(model: Object, revision: Revision) -> Object:
+    """Only the number may change, when an older revision is asked for again."""
+    return child(
+        REVISION,
+        model,
+        child_name(model["metadata"]["name"], revision.name),
+        {**labels(model), REVISION_LABEL: revision.name},
+        revision=revision.number,
+        data={"inputs": revision.inputs, "template": revision.template},
+    )
+
+
+def stored(live: Object) -> Revision:
+    data = live["data"]
+    return Revision(data["inputs"], data["template"], live["revision"], live)

@@ -1,0 +1,167 @@
+"""Looks at the cluster: one model or batch live, or all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from skirret_api import meta, model
+from skirret_api.parts import Object
+from skirret_operator.kinds import (
+    BATCH,
+    DEPLOYMENT,
+    EVENT,
+    JOB,
+    MODEL,
+    POD,
+    REVISION,
+    SERVICE,
+    Kind,
+)
+from skirret_operator.kube import Kube
+from skirret_operator.reconcile.difference import is_going
+from skirret_operator.reconcile.model_status import is_ready
+from skirret_operator.reconcile.observed import ObservedBatch, ObservedModel
+from skirret_operator.servers import Servers
+
+OURS = f"{meta.MANAGED_BY}={meta.MANAGED_BY_SKIRRET}"
+_OWNERS_SECONDS = 2.0  # how old the list of served names may be
+# Warnings that say nothing of why a container has not started.
+_NO_CAUSE = frozenset({"Unhealthy", "BackOff", "FailedScheduling"})
+
+Key = tuple[str, str, str]  # kind, namespace, name
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One paged LIST of each kind in each namespace."""
+
+    objects: dict[Key, Object] = field(default_factory=dict)
+
+    def of(self, kind: Kind) -> list[Object]:
+        return [each for (name, _, _), each in self.objects.items() if name == kind.name]
+
+    def children(self, kind: Kind, label: str) -> dict[tuple[str, str], list[Object]]:
+        """By namespace and name of their owner."""
+        found: dict[tuple[str, str], list[Object]] = {}
+        for each in self.of(kind):
+            metadata = each["metadata"]
+            owner = metadata.get("labels", {}).get(label)
+            if owner is not None:
+                found.setdefault((metadata["namespace"], owner), []).append(each)
+        return found
+
+    def models(self) -> Iterable[tuple[Object, ObservedModel]]:
+        owners = model.owners(self.of(MODEL))
+        children = {
+            kind: self.children(kind, meta.MODEL_LABEL)
+            for kind in (DEPLOYMENT, SERVICE, REVISION, POD)
+        }
+        for each in self.of(MODEL):
+            name = (each["metadata"]["namespace"], each["metadata"]["name"])
+            yield (
+                each,
+                ObservedModel(
+                    deployment=next(iter(children[DEPLOYMENT].get(name, [])), None),
+                    service=next(iter(children[SERVICE].get(name, [])), None),
+                    revisions=children[REVISION].get(name, []),
+                    pods=children[POD].get(name, []),
+                    owners=owners,
+                ),
+            )
+
+
+class Observer:
+    def __init__(
+        self,
+        kube: Kube,
+        servers: Servers,
+        namespaces: Iterable[str],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._kube = kube
+        self._servers = servers
+        self._namespaces = tuple(namespaces)
+        self._monotonic = monotonic
+        self._owners: Mapping[str, tuple[str, str]] = {}
+        self._owners_at = float("-inf")
+
+    async def snapshot(self) -> Snapshot:
+        found = Snapshot()
+        for namespace in self._namespaces:
+            for kind in (MODEL, BATCH, DEPLOYMENT, SERVICE, REVISION, POD, JOB):
+                labels = "" if kind in (MODEL, BATCH) else OURS
+                for each in await self._kube.list(kind, namespace, labels=labels):
+                    found.objects[kind.name, namespace, each["metadata"]["name"]] = each
+        return found
+
+    async def model(self, namespace: str, name: str) -> tuple[Object, ObservedModel] | None:
+        found = await self._kube.get(MODEL, namespace, name)
+        if found is None:
+            return None
+        labels = f"{meta.MODEL_LABEL}={name}"
+        pods = await self._kube.list(POD, namespace, labels=labels)
+        hanging = [pod for pod in pods if not is_ready(pod) and not is_going(pod)]
+        return found, ObservedModel(
+            # Read by name, not by label: another's object under this name must be seen too.
+            deployment=await self._kube.get(DEPLOYMENT, namespace, name),
+            service=await self._kube.get(SERVICE, namespace, name),
+            revisions=await self._kube.list(REVISION, namespace, labels=labels),
+            pods=pods,
+            events=await self._events(namespace, hanging),
+            progress=await self._servers.progress(hanging),
+            owners=await self._served_by(),
+        )
+
+    async def batch(self, namespace: str, name: str) -> tuple[Object, ObservedBatch] | None:
+        """Without its record, which is not in the cluster."""
+        found = await self._kube.get(BATCH, namespace, name)
+        if found is None:
+            return None
+        labels = f"{meta.BATCH_LABEL}={name}"
+        pods = await self._kube.list(POD, namespace, labels=labels)
+        return found, ObservedBatch(
+            jobs=await self._kube.list(JOB, namespace, labels=labels),
+            pods=pods,
+            events=await self._events(namespace, pods),
+        )
+
+    def forget_names(self) -> None:
+        """A model came, went or was renamed."""
+        self._owners_at = float("-inf")
+
+    async def _served_by(self) -> Mapping[str, tuple[str, str]]:
+        if self._monotonic() > self._owners_at + _OWNERS_SECONDS:
+            at = self._monotonic()
+            lists = [await self._kube.list(MODEL, each) for each in self._namespaces]
+            self._owners = model.owners(each for found in lists for each in found)
+            self._owners_at = at
+        return self._owners
+
+    async def _events(self, namespace: str, pods: Iterable[Object]) -> dict[str, str]:
+        """The last warning of each pod that is placed and has not come to start its container."""
+        found = {}
+        for pod in pods:
+            if not _hangs(pod):
+                continue
+            uid = pod["metadata"]["uid"]
+            fields = f"involvedObject.uid={uid},type=Warning"
+            events = await self._kube.list(EVENT, namespace, fields=fields)
+            telling = [each for each in events if each.get("reason") not in _NO_CAUSE]
+            if telling:
+                last = max(telling, key=_time)
+                message = last.get("message", "")
+                found[pod["metadata"]["name"]] = f"{last['reason']}: {message}"
+        return found
+
+
+def _hangs(pod: Object) -> bool:
+    status = pod.get("status", {})
+    containers = status.get("containerStatuses", [])
+    waits = [each.get("state", {}).get("waiting", {}).get("reason") for each in containers]
+    placed = "nodeName" in pod["spec"]
+    return placed and status.get("phase") == "Pending" and set(waits) <= {"ContainerCreating"}
+
+
+def _time(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")

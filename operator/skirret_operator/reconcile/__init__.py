@@ -1,0 +1,1 @@
+"""Decides: what was observed goes in, a Plan comes out. No clock, no network, no framework."""

@@ -1,0 +1,198 @@
+"""The status of a BatchJob: its record as Kubernetes writes things, and what it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from skirret_api.openai import Batch, BatchError
+from skirret_api.parts import Object
+from skirret_batch.record import Record
+from skirret_operator.build.batch import CONTAINER
+from skirret_operator.reconcile.cause import deepest
+from skirret_operator.reconcile.conditions import Aspect, conditions, find
+from skirret_operator.reconcile.observed import ObservedBatch
+from skirret_operator.reconcile.plan import Note, Plan
+from skirret_operator.reconcile.times import epoch, in_words, rfc3339
+
+_LOOK_AGAIN_SECONDS = 5.0
+_TIMES = (
+    ("created_at", "createdAt"),
+    ("in_progress_at", "inProgressAt"),
+    ("expires_at", "expiresAt"),
+    ("finalizing_at", "finalizingAt"),
+    ("completed_at", "completedAt"),
+    ("failed_at", "failedAt"),
+    ("expired_at", "expiredAt"),
+    ("cancelling_at", "cancellingAt"),
+    ("cancelled_at", "cancelledAt"),
+)
+_ENDS = ("completedAt", "failedAt", "expiredAt", "cancelledAt")
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    reason: str
+    message: str
+
+
+def report(
+    batch: Object,
+    record: Record | None,
+    blocked: Blocked | None,
+    now: float,
+    is_suspended: bool = False,
+    observed: ObservedBatch | None = None,
+) -> Plan:
+    """The part of a plan that tells; without a record, what was told of it before stays."""
+    before: Object = batch.get("status", {})
+    generation: int = batch["metadata"]["generation"]
+    aspects = _aspects(record, blocked, is_suspended, observed or ObservedBatch())
+    told = {k: v for k, v in before.items() if k not in ("conditions", "observedGeneration")}
+    status: Object = {
+        **(told if record is None else _projection(record)),
+        "observedGeneration": generation,
+        "conditions": conditions(aspects, before.get("conditions", []), generation, now),
+    }
+    return Plan(
+        status=status if status != before else None,
+        note=_note(before, aspects[0]),
+        again=_again(record, now, is_suspended, observed or ObservedBatch()),
+    )
+
+
+def ended_at(status: Object) -> float:
+    """When a batch ended, of the status that tells its end."""
+    return max(epoch(status[name]) for name in _ENDS if name in status)
+
+
+def _projection(record: Record) -> Object:
+    batch = record.batch
+    counts = batch.request_counts
+    done = counts.completed + counts.failed
+    found: Object = {
+        "id": batch.id,
+        "status": batch.status,
+        "model": batch.model,
+        "inputFileId": batch.input_file_id or None,
+        "outputFileId": batch.output_file_id,
+        "errorFileId": batch.error_file_id,
+        "done": f"{done}/{counts.total}",
+        "requestCounts": counts.model_dump(),
+        "progress": _progress(record, done),
+        "usage": _usage(batch),
+        "errors": [error.model_dump(exclude_none=True) for error in _errors(batch)],
+        **{
+            camel: rfc3339(at)
+            for snake, camel in _TIMES
+            if (at := getattr(batch, snake)) is not None
+        },
+    }
+    return {name: value for name, value in found.items() if value not in (None, [])}
+
+
+def _progress(record: Record, done: int) -> Object:
+    total = record.batch.request_counts.total
+    found: Object = {
+        "percent": round(100 * done / total, 1) if total else 0.0,
+        "tokensPerSecond": round(record.progress.tokens_per_second, 1),
+    }
+    eta = record.progress.eta_seconds
+    if eta is not None and not record.is_terminal:
+        found |= {"etaSeconds": round(eta, 1), "eta": in_words(eta)}
+    return found
+
+
+def _usage(batch: Batch) -> Object | None:
+    usage = batch.usage
+    if usage is None:
+        return None
+    return {
+        "inputTokens": usage.input_tokens,
+        "cachedTokens": usage.input_tokens_details.cached_tokens,
+        "outputTokens": usage.output_tokens,
+        "totalTokens": usage.total_tokens,
+    }
+
+
+def _aspects(
+    record: Record | None, blocked: Blocked | None, is_suspended: bool, observed: ObservedBatch
+) -> list[Aspect]:
+    status = record.batch.status if record else None
+    failed = status in ("failed", "expired", "cancelled")
+    if status == "completed":
+        complete = Aspect("Complete", True, "Completed")
+    elif failed:
+        complete = Aspect("Complete", False, str(status).capitalize())
+    elif blocked is not None:
+        complete = Aspect("Complete", False, blocked.reason, blocked.message)
+    elif is_suspended and status != "cancelling":
+        complete = Aspect("Complete", False, "Suspended", "spec.suspend is set")
+    else:
+        complete = _at_work(record, observed)
+    lost = blocked is not None and blocked.reason in ("RecordLost", "RecordTaken", "InvalidSpec")
+    if failed and record is not None:
+        failure = Aspect("Failed", True, str(status).capitalize(), _why(record.batch))
+    elif lost and blocked is not None:
+        failure = Aspect("Failed", True, blocked.reason, blocked.message)
+    else:
+        failure = Aspect("Failed", False, "AsExpected")
+    suspended = is_suspended and (record is None or not record.is_terminal)
+    return [
+        complete,
+        failure,
+        Aspect("Suspended", suspended, "Suspended" if suspended else "NotSuspended"),
+    ]
+
+
+def _at_work(record: Record | None, observed: ObservedBatch) -> Aspect:
+    """What the record says, unless no worker runs: then why not."""
+    if any(_runs(pod) for pod in observed.pods) or record is None:
+        words = record.batch.status.replace("_", " ").title().replace(" ", "") if record else ""
+        return Aspect("Complete", False, words or "Pending")
+    cause = deepest(observed.pods, CONTAINER, observed.events, {})
+    return Aspect("Complete", False, cause.reason, cause.message)
+
+
+def _runs(pod: Object) -> bool:
+    return any(
+        "running" in container.get("state", {})
+        for container in pod.get("status", {}).get("containerStatuses", [])
+    )
+
+
+def _again(
+    record: Record | None, now: float, is_suspended: bool, observed: ObservedBatch
+) -> float | None:
+    """A worker that runs changes the record, and that is seen; only what hangs is looked at."""
+    if record is None or record.is_terminal or any(_runs(pod) for pod in observed.pods):
+        return None
+    if is_suspended and record.batch.status != "cancelling":
+        return max(record.batch.expires_at - now, _LOOK_AGAIN_SECONDS)
+    return _LOOK_AGAIN_SECONDS
+
+
+def _errors(batch: Batch) -> list[BatchError]:
+    return list(batch.errors.data) if batch.errors else []
+
+
+def _why(batch: Batch) -> str:
+    if batch.errors and batch.errors.data:
+        first = batch.errors.data[0]
+        where = f"line {first.line}: " if first.line else ""
+        more = len(batch.errors.data) - 1
+        return f"{where}{first.message}" + (f" (and {more} more)" if more else "")
+    counts = batch.request_counts
+    return f"{counts.completed + counts.failed} of {counts.total} lines were done"
+
+
+def _note(before: Object, complete: Aspect) -> Note | None:
+    known = find(before, "Complete")
+    if known is not None and known["reason"] == complete.reason:
+        return None
+    normal = complete.holds or complete.reason in _NORMAL
+    return Note("Normal" if normal else "Warning", complete.reason, complete.message)
+
+
+_NORMAL = frozenset(
+    {"Starting", "Validating", "InProgress", "Finalizing", "Cancelling", "Cancelled", "Suspended"}
+)

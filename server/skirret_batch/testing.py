@@ -1,0 +1,224 @@
+"""Stand-ins for tests: an engine that says what it is told, a store that dies on its n-th call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from pydantic_core import from_json
+
+from skirret_batch.completions import Answer
+from skirret_batch.plan import Body
+from skirret_batch.store import BatchStore, Blob, Entry, Part, PendingUpload
+
+T = TypeVar("T")
+Script = Callable[[Body], Awaitable[Answer | None]]  # None: the usual answer
+
+
+class FakeCompletions:
+    """Answers every request with its last message in capitals, and counts.
+
+    `script` may answer, wait or raise instead.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        aliases: dict[str, str] | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        self._script = script
+        self._aliases = {"m": "m"} if aliases is None else aliases
+        self._seconds = seconds
+        self.asked: Counter[str] = Counter()  # last messages, by how often they were asked
+        self.order: list[str] = []
+        self.running = 0
+        self.most_running = 0
+
+    async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
+        request: Body = from_json(body)
+        text = last_message(request)
+        self.asked[text] += 1
+        self.order.append(text)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            scripted = await self._script(request) if self._script else None
+            if scripted is None:
+                await asyncio.sleep(self._seconds)
+            return scripted or completion(request)
+        finally:
+            self.running -= 1
+
+    async def model(self, name: str) -> str | None:
+        return self._aliases.get(name)
+
+
+def last_message(request: Body) -> str:
+    if "prompt" in request:
+        return str(request["prompt"])
+    return str(request["messages"][-1]["content"])
+
+
+def completion(request: Body) -> Answer:
+    """A whole chat completion or text completion, as a server gives it."""
+    text = last_message(request).upper()
+    usage = {
+        "prompt_tokens": len(text),
+        "completion_tokens": 3,
+        "total_tokens": len(text) + 3,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+    choice: Body = {"index": 0, "logprobs": None, "finish_reason": "stop"}
+    if "prompt" in request:
+        kind, choice = "text_completion", {**choice, "text": text}
+    else:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        kind, choice = "chat.completion", {**choice, "message": message}
+    body = {
+        "id": "chatcmpl-fake",
+        "object": kind,
+        "created": 1,
+        "model": request["model"],
+        "choices": [choice],
+        "usage": usage,
+    }
+    return Answer(200, json.dumps(body).encode(), {"x-request-id": "req_fake"})
+
+
+def error_answer(status: int, message: str = "no", **headers: str) -> Answer:
+    """An error envelope with this status; `retry_after="1"` becomes the header."""
+    body = {"error": {"message": message, "type": "t", "param": None, "code": None}}
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(status, json.dumps(body).encode(), names)
+
+
+def chat_line(custom_id: str, text: str = "hi", **extra: object) -> bytes:
+    """One line of an input file."""
+    body = {"model": "m", "messages": [{"role": "user", "content": text}], **extra}
+    request = {
+        "custom_id": custom_id,
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": body,
+    }
+    return json.dumps(request).encode() + b"\n"
+
+
+class Wrapped:
+    """A BatchStore that calls `before` and `after` around every operation on another one."""
+
+    def __init__(
+        self,
+        store: BatchStore,
+        before: Callable[[str, str], Awaitable[None]],
+        after: Callable[[str, str], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._before = before
+        self._after = after
+
+    async def _do(self, name: str, key: str, work: Callable[[], Awaitable[T]]) -> T:
+        await self._before(name, key)
+        result = await work()
+        await self._after(name, key)
+        return result
+
+    async def _each(self, name: str, key: str, items: AsyncIterator[T]) -> AsyncIterator[T]:
+        await self._before(name, key)
+        async for item in items:
+            yield item
+        await self._after(name, key)
+
+    async def probe(self) -> None:
+        await self._store.probe()
+
+    def key_of(self, uri: str) -> str:
+        return self._store.key_of(uri)
+
+    async def get(self, key: str) -> Blob:
+        return await self._do("get", key, lambda: self._store.get(key))
+
+    async def get_if_changed(self, key: str, etag: str) -> Blob | None:
+        return await self._do("get", key, lambda: self._store.get_if_changed(key, etag))
+
+    async def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        return await self._do("read", key, lambda: self._store.read(key, start, end))
+
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        return self._each("stream", key, self._store.stream(key, start, end))
+
+    async def head(self, key: str) -> Entry:
+        return await self._do("head", key, lambda: self._store.head(key))
+
+    async def put(self, key: str, data: bytes) -> str:
+        return await self._do("put", key, lambda: self._store.put(key, data))
+
+    async def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        return await self._do("put", key, lambda: self._store.put_if_match(key, data, etag))
+
+    async def put_if_absent(self, key: str, data: bytes) -> str:
+        return await self._do("put", key, lambda: self._store.put_if_absent(key, data))
+
+    async def delete(self, key: str) -> None:
+        await self._do("delete", key, lambda: self._store.delete(key))
+
+    def list(self, prefix: str, after: str = "") -> AsyncIterator[Entry]:
+        return self._each("list", prefix, self._store.list(prefix, after))
+
+    def folders(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        return self._each("list", prefix, self._store.folders(prefix, after))
+
+    async def begin(self, key: str) -> str:
+        return await self._do("begin", key, lambda: self._store.begin(key))
+
+    async def put_part(self, key: str, upload: str, number: int, data: bytes) -> Part:
+        return await self._do(
+            "put_part", key, lambda: self._store.put_part(key, upload, number, data)
+        )
+
+    async def complete(self, key: str, upload: str, parts: Sequence[Part]) -> str:
+        return await self._do("complete", key, lambda: self._store.complete(key, upload, parts))
+
+    async def abort(self, key: str, upload: str) -> None:
+        await self._do("abort", key, lambda: self._store.abort(key, upload))
+
+    def uploads(self, prefix: str) -> AsyncIterator[PendingUpload]:
+        return self._each("list", prefix, self._store.uploads(prefix))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after this instruction happens."""
+
+
+class MortalStore(Wrapped):
+    """Dies before or after its n-th operation, and does nothing ever after."""
+
+    def __init__(self, store: BatchStore, dies_at: int, *, carried_out: bool) -> None:
+        super().__init__(store, self._begin, self._end)
+        self._dies_at = dies_at
+        self._carried_out = carried_out
+        self.operations = 0
+        self.is_dead = False
+
+    async def _begin(self, name: str, key: str) -> None:
+        self.operations += 1
+        if self.operations == self._dies_at and not self._carried_out:
+            self.is_dead = True
+        self._check()
+
+    async def _end(self, name: str, key: str) -> None:
+        if self.operations >= self._dies_at and self._carried_out:
+            self.is_dead = True
+        self._check()
+
+    def _check(self) -> None:
+        if self.is_dead:
+            raise Killed

@@ -1,0 +1,74 @@
+"""How many requests at once: additive increase, multiplicative decrease. Pure.
+
+The limit doubles a round (slow start) until the first sign of a full server, then grows by one a
+round. It halves on 429, rests at one after a server was away, and stands still while requests wait
+in the server's queue or answers come much slower than the best of late.
+"""
+
+from __future__ import annotations
+
+from skirret_batch.completions import Load
+
+_FIRST = 4.0
+_SLOW = 4.0  # times the best seconds per token, from which on the limit no longer grows
+_FORGET = 1.002  # the best is forgotten at this rate, an answer
+_LONGEST_REST = 30.0  # seconds
+
+
+class Pace:
+    """Times are seconds on any one clock."""
+
+    def __init__(self, most: int) -> None:
+        self._most = float(most)
+        self._limit = min(_FIRST, self._most)
+        self._is_starting = True
+        self._rest_until = 0.0
+        self._decreased_at = 0.0
+        self._rests = 0
+        self._best: float | None = None
+
+    def room(self, now: float) -> int:
+        """How many may be in flight now."""
+        return 0 if now < self._rest_until else int(self._limit)
+
+    def wait(self, now: float) -> float:
+        """How long until there can be room."""
+        return max(0.0, self._rest_until - now)
+
+    def answered(self, now: float, seconds: float, tokens: int, load: Load | None) -> None:
+        self._rests = 0
+        per_token = seconds / max(1, tokens)
+        self._best = min(per_token, self._best * _FORGET) if self._best else per_token
+        if load is not None and load.waiting > 0:
+            self._is_starting = False
+            if load.waiting > load.running:
+                self._decrease(now, now - seconds, 0.9)
+        elif per_token <= self._best * _SLOW:
+            growth = 1.0 if self._is_starting else 1.0 / self._limit
+            self._limit = min(self._most, self._limit + growth)
+
+    def refused(self, now: float, sent: float, retry_after: float | None) -> None:
+        """429: there is a server, and it has enough to do."""
+        self._decrease(now, sent, 0.5)
+        self._rest(now, retry_after if retry_after is not None else 0.5)
+
+    def away(self, now: float, sent: float, retry_after: float | None) -> None:
+        """Nobody answers, or nobody is ready: then one request at a time finds out when."""
+        if sent < self._decreased_at:
+            return
+        self._decreased_at = now
+        self._limit = 1.0
+        self._is_starting = True
+        self._rests += 1
+        pause = min(_LONGEST_REST, 0.25 * 2.0**self._rests)
+        self._rest(now, max(pause, retry_after or 0.0))
+
+    def _decrease(self, now: float, sent: float, factor: float) -> None:
+        """Once a round: what was sent before the last decrease tells nothing new."""
+        self._is_starting = False
+        if sent >= self._decreased_at:
+            self._decreased_at = now
+            self._limit = max(1.0, self._limit * factor)
+
+    def _rest(self, now: float, seconds: float) -> None:
+        self._rest_until = max(self._rest_until, now + seconds)

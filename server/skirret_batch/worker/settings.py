@@ -1,0 +1,34 @@
+"""Every limit and every wait of the worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Times are seconds, sizes bytes."""
+
+    max_lines: int = 50_000
+    max_bytes: int = 200_000_000  # of an input that comes by URI, decompressed
+
+    concurrency: int = 128  # requests in flight at once, at most
+    tries: int = 5  # of a line whose answer is a server's fault
+    retry_first: float = 0.5
+    retry_longest: float = 30.0
+    answer_timeout: float = 3600.0
+
+    shard_lines: int = 2000
+    shard_tokens: int = 2_000_000
+    flush_bytes: int = 4 << 20
+    flush_after: float = 4.0
+    most_buffered: int = 32 << 20  # of results not yet committed, before we stop asking
+    renew_after: float = 10.0
+    stale_after: float = 30.0  # of no sign from a shard's holder, before another takes it
+    poll: float = 1.0  # between looks at the record, and at shards that others hold
+    report_after: float = 1.0  # between updates of the record's counts
+    cancel_drain: float = 1.0
+    stop_drain: float = 5.0  # after SIGTERM, before requests in flight are dropped
+
+    tokens_per_byte: float = 0.25
+    part_size: int = 16 << 20

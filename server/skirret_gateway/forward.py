@@ -1,0 +1,273 @@
+"""The hot path: from a request's bytes to a server's answer, and back."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from skirret_api import internal
+from skirret_api.errors import ApiError, InvalidRequest, ServerFault, Unavailable
+from skirret_gateway.caller import Caller
+from skirret_gateway.fleet import Fleet, Lease, Wish
+from skirret_gateway.headers import is_event_stream, is_json, lines, passing
+from skirret_gateway.health import Outcome
+from skirret_gateway.metrics import Metrics
+from skirret_gateway.relay import Relay
+from skirret_gateway.reply import Reply
+from skirret_gateway.request import Request
+from skirret_gateway.scan import NotJson, Scan, WrongType, scan
+from skirret_gateway.sse import COMMENT, DONE, event
+from skirret_gateway.table import Replica, Route
+from skirret_gateway.upstream import ConnectFailed, Ended, Head, Pool
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardSettings:
+    body_bytes: int = 32 << 20
+    heartbeat_after: float = 10.0  # seconds that a stream waits in silence
+    heartbeat_every: float = 10.0
+    keeps_authorization: bool = False  # the client's key is for the servers, not for us
+
+
+class Call(NamedTuple):
+    """What is asked of one server, and may be asked of another."""
+
+    route: Route
+    request: Request
+    reply: Reply
+    is_stream: bool
+    headers: bytes  # as sent, but for the host
+    body: bytes
+
+
+class Forward:
+    """Sends requests to a server of their model and passes on the answer."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        pool: Pool,
+        token: Callable[[str], str | None],
+        metrics: Metrics,
+        settings: ForwardSettings,
+    ) -> None:
+        self._fleet = fleet
+        self._pool = pool
+        self._token = token
+        self._metrics = metrics
+        self._settings = settings
+        not_ours = frozenset({b"host", b"expect", b"x-request-id"})
+        secret = frozenset() if settings.keeps_authorization else frozenset({b"authorization"})
+        self._not_sent_on = not_ours | secret
+
+    async def completion(self, request: Request, reply: Reply, caller: Caller) -> None:
+        """A request whose body names its model."""
+        if not is_json(request.header(b"content-type")):
+            raise InvalidRequest("The request's body must be application/json.", status=415)
+        body = await request.body.read(self._settings.body_bytes)
+        asked = _scan(body)
+        name = asked.model or ""
+        route = self._fleet.find(caller.namespace, name)
+        lane = internal.BATCH if caller.is_worker or asked.flex else internal.INTERACTIVE
+        headers = self._headers(request, len(body), caller, route, name, lane)
+        call = Call(route, request, reply, asked.stream, headers, body)
+        await self._forward(call, asked.head)
+
+    async def native(self, request: Request, reply: Reply, caller: Caller, name: str) -> None:
+        """A request whose URL names its model; workers ask so."""
+        body = await request.body.read(self._settings.body_bytes)
+        route = self._fleet.find(caller.namespace, name)
+        headers = self._headers(request, len(body), caller, route, name, internal.BATCH)
+        await self._forward(Call(route, request, reply, False, headers, body), b"")
+
+    def _headers(
+        self, request: Request, length: int, caller: Caller, route: Route, name: str, lane: str
+    ) -> bytes:
+        headers = passing(request.headers, self._not_sent_on)
+        headers.append((b"x-request-id", request.id.encode()))
+        headers.append((b"content-length", b"%d" % length))
+        token = self._token(route.id.namespace)
+        if token is not None:
+            headers.append((_TOKEN, token.encode()))
+            headers.append((_LANE, lane.encode()))
+            headers.append((_OWNER, caller.namespace.encode()))
+            if name.isprintable():
+                headers.append((_SERVED_NAME, name.encode()))
+            deadline = request.header(_DEADLINE) if caller.is_worker else None
+            if deadline is not None:
+                headers.append((_DEADLINE, deadline))
+        return lines(headers) + b"\r\n"
+
+    async def _forward(self, call: Call, head: bytes) -> None:
+        wish = self._fleet.wish(call.route.id, head, len(call.body))
+        with self._metrics.request(call.route.id) as record:
+            lease, relay, answer = await self._answer(call, wish)
+            record.first_byte()
+            try:
+                lease.done(await self._pass_on(call, lease, relay, answer))
+            finally:
+                relay.cancel()
+                lease.done(Outcome.UNKNOWN)
+            record.status = answer.status
+
+    async def _answer(self, call: Call, wish: Wish) -> tuple[Lease, Relay, Head]:
+        """The answer of a server that took the request, before the client has had any part of it.
+
+        Raises ApiError when there will be none.
+        """
+        was_cut = False
+        while True:
+            lease = await self._lease(call, wish)
+            try:
+                relay, answer = await self._ask(call, lease, may_repeat=not was_cut)
+            except _TryAgain as again:
+                self._failed(call, lease, again.outcome, again.__cause__)
+                was_cut = was_cut or again.outcome is Outcome.CUT
+                wish.avoid.add(lease.replica)
+            except Ended as error:
+                self._failed(call, lease, Outcome.CUT, error)
+                raise Unavailable(
+                    f"The server of the model `{call.route.id}` went away before it answered. "
+                    "Please try again."
+                ) from error
+            except BaseException:
+                lease.done(Outcome.UNKNOWN)
+                raise
+            else:
+                return lease, relay, answer
+
+    async def _lease(self, call: Call, wish: Wish) -> Lease:
+        """A server, now or after a wait; a stream that waits long is opened and kept awake."""
+        lease = self._fleet.try_lease(wish)
+        patience = self._settings.heartbeat_after if call.is_stream else None
+        while lease is None:
+            lease = await self._fleet.lease(wish, patience)
+            if lease is None:
+                if not call.reply.is_started:
+                    call.reply.start(200, _STREAM_HEAD, None, events=True)
+                call.reply.write(COMMENT)
+                patience = self._settings.heartbeat_every
+        return lease
+
+    async def _ask(self, call: Call, lease: Lease, may_repeat: bool) -> tuple[Relay, Head]:
+        """Raises _TryAgain when another server may be asked, else Ended."""
+        replica = lease.replica
+        try:
+            upstream = await self._pool.connect(replica)
+        except ConnectFailed as error:
+            raise _TryAgain(Outcome.UNREACHABLE) from error
+        # One that ends as it is used again was closed by the server before the request came.
+        may_repeat = may_repeat and (upstream.was_used or not call.is_stream)
+        relay = Relay(upstream)
+        upstream.send(relay, _start_line(call.request, replica) + call.headers, call.body)
+        try:
+            answer = await relay.answered()
+        except Ended as error:
+            if may_repeat:
+                raise _TryAgain(Outcome.CUT) from error
+            raise
+        except BaseException:
+            relay.cancel()
+            raise
+        if answer.status == 503 and (_DRAINING, b"1") in answer.headers:
+            relay.cancel()
+            raise _TryAgain(Outcome.DRAINING)
+        return relay, answer
+
+    async def _pass_on(self, call: Call, lease: Lease, relay: Relay, answer: Head) -> Outcome:
+        reply = call.reply
+        is_events = is_event_stream(answer.headers)
+        try:
+            if reply.is_started and not (answer.status == 200 and is_events):
+                reply.write(_as_event(await relay.collect(), call.request.id) + DONE)
+            else:
+                if not reply.is_started:
+                    headers = passing(answer.headers, _NOT_SENT_BACK)
+                    reply.start(answer.status, headers, answer.length, events=is_events)
+                await relay.pass_on(reply)
+        except Ended as error:
+            self._failed(call, lease, Outcome.CUT, error)
+            reply.error(_BROKE_OFF)
+            return Outcome.CUT
+        reply.end()
+        is_fault = answer.status in (500, 502, 504)
+        return Outcome.SERVER_ERROR if is_fault else Outcome.ANSWERED
+
+    def _failed(
+        self, call: Call, lease: Lease, outcome: Outcome, error: BaseException | None
+    ) -> None:
+        log.warning("model %s: %s is %s: %s", call.route.id, lease.replica, outcome.value, error)
+        self._metrics.failure(call.route.id, outcome)
+        lease.done(outcome)
+
+
+class _TryAgain(Exception):
+    """This server didn't take the request; another may be asked for the same."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.value)
+        self.outcome = outcome
+
+
+_TOKEN = internal.TOKEN.encode()
+_LANE = internal.LANE.encode()
+_OWNER = internal.OWNER.encode()
+_SERVED_NAME = internal.SERVED_NAME.encode()
+_DEADLINE = internal.DEADLINE.encode()
+_DRAINING = internal.DRAINING.encode()
+
+_NOT_SENT_BACK = frozenset({b"x-request-id"})
+_STREAM_HEAD = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_BROKE_OFF = ApiError("The server broke off in the middle of its answer. Please try again.")
+
+
+def _scan(body: bytes) -> Scan:
+    try:
+        asked = scan(body)
+    except NotJson:
+        raise InvalidRequest(
+            "We could not parse the JSON body of your request. (HINT: This likely means you aren't "
+            "using your HTTP library correctly. The body must be one JSON object.)"
+        ) from None
+    except WrongType as error:
+        raise InvalidRequest(
+            f"Invalid type for 'model': expected a string, but got {error} instead.",
+            param="model",
+            code="invalid_type",
+        ) from None
+    if asked.model is None:
+        raise InvalidRequest(
+            "Missing required parameter: 'model'.",
+            param="model",
+            code="missing_required_parameter",
+        )
+    return asked
+
+
+def _start_line(request: Request, replica: Replica) -> bytes:
+    query = b"?" + request.query if request.query else b""
+    return b"%b %b%b%b HTTP/1.1\r\nhost: %b\r\n" % (
+        request.method.encode(),
+        replica.path.encode(),
+        request.raw_path,
+        query,
+        str(replica).encode(),
+    )
+
+
+def _as_event(body: bytes, request_id: str) -> bytes:
+    """An answer that isn't a stream, for a client that has one: most likely an error's envelope."""
+    try:
+        answer: Any = json.loads(body)
+    except ValueError:
+        answer = ServerFault(request_id).body()
+    return event(answer)

@@ -1,0 +1,180 @@
+"""The gateway as a whole: its parts wired together, its life from the first byte to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skirret_api.internal import GATEWAY_PORT
+from skirret_gateway import endpoints_file, kube
+from skirret_gateway.caller import Tenants
+from skirret_gateway.downstream import Door, DoorLimits
+from skirret_gateway.endpoints_file import BadFile
+from skirret_gateway.fleet import Fleet
+from skirret_gateway.forward import Forward, ForwardSettings
+from skirret_gateway.hold import HoldLimits
+from skirret_gateway.metrics import Metrics
+from skirret_gateway.routes import Routes, State
+from skirret_gateway.table import DEFAULT_STRATEGY, Strategy
+from skirret_gateway.upstream import Pool, PoolSettings
+
+log = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 0.5
+_FILES_SECONDS = 1.0  # between two looks at files that may have changed
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a gateway is started. Either `endpoints` or `kubernetes` says where the servers are."""
+
+    host: str = "0.0.0.0"
+    port: int = GATEWAY_PORT
+    endpoints: Path | None = None
+    kubernetes: kube.Access | None = None
+    namespaces: tuple[str, ...] = ()
+    release_namespace: str = ""
+    tenants: Path | None = None
+    strategy: Strategy = DEFAULT_STRATEGY
+    drain_timeout: float = 30.0  # seconds that answers may go on after the end was asked for
+    hold_timeout: float = 300.0
+    watch_seconds: float = kube.WATCH_SECONDS
+    hold: HoldLimits = HoldLimits()
+    pool: PoolSettings = PoolSettings()
+    forward: ForwardSettings = ForwardSettings()
+    door: DoorLimits = DoorLimits()
+
+
+class Gateway:
+    """One running gateway; made and used in one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        loop = asyncio.get_running_loop()
+        clock = time.monotonic
+        self._tenants = Tenants(settings.tenants, settings.release_namespace)
+        self.fleet = Fleet(
+            limits=settings.hold,
+            hold_timeout=settings.hold_timeout,
+            clock=clock,
+            later=loop.call_later,
+        )
+        self._pool = Pool(settings.pool)
+        self._state = State(started_at=time.time())
+        metrics = Metrics(clock)
+        routes = Routes(
+            fleet=self.fleet,
+            forward=Forward(self.fleet, self._pool, self._tenants.token, metrics, settings.forward),
+            tenants=self._tenants,
+            files=None,
+            metrics=metrics,
+            state=self._state,
+        )
+        self._door = Door(routes, settings.door)
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once it is started."""
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def start(self) -> None:
+        """Raises OSError or ValueError when a file or the port can't be used."""
+        self._tenants.read()
+        sources: list[Coroutine[None, None, None]] = [
+            self._sweep(),
+            _every(_FILES_SECONDS, self._tenants.refresh),
+        ]
+        settings = self._settings
+        if settings.endpoints is not None:
+            follow = _EndpointsFile(settings.endpoints, settings.strategy, self.fleet)
+            follow.read()
+            sources.append(_every(_FILES_SECONDS, follow.refresh))
+        if settings.kubernetes is not None:
+            sources.append(self._watch(settings.kubernetes))
+        self._work = asyncio.gather(*sources)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._door.connection, settings.host, settings.port, backlog=2048
+        )
+        log.info("listening on %s:%d", settings.host, self.port)
+
+    async def run(self, end: asyncio.Event) -> None:
+        """Until the end is asked for, or one of its own tasks fails: then it raises."""
+        await self.start()
+        asked = asyncio.ensure_future(end.wait())
+        either: set[asyncio.Future[Any]] = {asked, self._work}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Takes nothing new, refuses who waits, lets answers end for a while.
+
+        Raises what one of its own tasks failed with.
+        """
+        log.info("draining")
+        self._state.is_draining = True
+        self._server.close()
+        self.fleet.close()
+        await self._door.close(self._settings.drain_timeout)
+        self._pool.close()
+        self._work.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._work
+
+    async def _watch(self, access: kube.Access) -> None:
+        settings = self._settings
+        api = kube.Api(access)
+        try:
+            await kube.Cluster(
+                api,
+                settings.namespaces,
+                settings.strategy,
+                self.fleet.update,
+                watch_seconds=settings.watch_seconds,
+            ).run()
+        finally:
+            await api.close()
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self._door.sweep(loop.time())
+            self._pool.sweep()
+
+
+class _EndpointsFile:
+    """Read again when it changes; what was read before stays in force while it is bad."""
+
+    def __init__(self, path: Path, strategy: Strategy, fleet: Fleet) -> None:
+        self._path = path
+        self._strategy = strategy
+        self._fleet = fleet
+        self._stamp: object = None
+
+    def read(self) -> None:
+        """Raises OSError or BadFile."""
+        status = self._path.stat()
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._fleet.update(endpoints_file.read(self._path, self._strategy))
+
+    def refresh(self) -> None:
+        try:
+            self.read()
+        except (OSError, BadFile) as error:
+            log.error("the servers stay as they were: %s", error)
+
+
+async def _every(seconds: float, look: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        look()

@@ -1,0 +1,146 @@
+"""What routing needs of a request's body, found in one pass over its bytes.
+
+No document is built: each top-level value is stepped over by one regular expression, so a large
+body costs a millisecond or two a megabyte and no memory to speak of. Where the body is JSON, the
+answer is the parser's: the last of equal keys counts, keys and names may be written with escapes.
+Where it isn't, `NotJson` or any answer will do, since the server reads the same bytes and refuses
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+HEAD_BYTES = 512  # of the prompt; two prompts equal so far are likely to share a prefix
+MAX_DEPTH = 200  # brackets; the servers' parser stops there too
+MAX_MEMBERS = 1000  # of the body itself; requests have a few dozen
+
+
+class NotJson(ValueError):
+    """The body is no JSON object that a server would read."""
+
+
+class WrongType(ValueError):
+    """`model` is there, and is no string; the message names what it is."""
+
+
+class Scan(NamedTuple):
+    model: str | None  # None: absent or null
+    stream: bool
+    flex: bool  # service_tier is "flex"
+    head: bytes  # the prompt's first bytes: equal heads go to the same server
+
+
+def scan(body: bytes) -> Scan:
+    """Raises NotJson or WrongType."""
+    plain = _without_escapes(body)
+    spans = _spans(body, plain)
+    prompt = spans.get(b"messages") or spans.get(b"prompt") or spans.get(b"input")
+    return Scan(
+        model=_name(_at(body, spans.get(b"model"))),
+        stream=_at(body, spans.get(b"stream")) == b"true",
+        flex=_at(body, spans.get(b"service_tier")) == b'"flex"',
+        head=body[prompt[0] : _end_of_head(plain, *prompt)] if prompt else b"",
+    )
+
+
+_WANTED = frozenset({b"model", b"stream", b"service_tier", b"messages", b"prompt", b"input"})
+_Span = tuple[int, int]
+
+# All of these are matched against text in which every quote begins or ends a string. None can match
+# in two ways (++ and *+ never give back), so each costs one look at each byte.
+_STRING = rb'"[^"]*+"'
+_SPACE = rb"[ \t\n\r]*+"
+
+
+def _brackets(levels: int) -> bytes:
+    inner = rb"" if levels == 1 else rb"|" + _brackets(levels - 1)
+    return rb"[\[{](?:" + _STRING + rb'|[^"\[\]{}]++' + inner + rb")*+[\]}]"
+
+
+_VALUE = _STRING + rb'|[^"\[\]{},:\s]++|' + _brackets(MAX_DEPTH - 1)
+_OPEN = re.compile(_SPACE + rb"\{" + _SPACE)
+_MEMBER = re.compile(
+    rb'"([^"]*+)"' + _SPACE + rb":" + _SPACE + rb"(" + _VALUE + rb")" + _SPACE
+    + rb"(?:," + _SPACE + rb'(?=")|(?=\}))'
+)  # fmt: skip
+_CLOSE = re.compile(rb"\}" + _SPACE + rb"\Z")
+_MESSAGE = re.compile(_brackets(MAX_DEPTH - 2))
+_COMMA = re.compile(_SPACE + rb"," + _SPACE)
+_USER = re.compile(rb'"role"' + _SPACE + rb":" + _SPACE + rb'"user"')
+
+
+def _without_escapes(body: bytes) -> bytes:
+    """The same length, every escaped quote or backslash blotted out."""
+    if b"\\" not in body:
+        return body
+    return body.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+
+
+def _spans(body: bytes, plain: bytes) -> dict[bytes, _Span]:
+    """Where the values of the wanted keys are; of equal keys, the last one's."""
+    spans = {}
+    start = _OPEN.match(plain)
+    if start is None:
+        raise NotJson
+    at = start.end()
+    for _ in range(MAX_MEMBERS):
+        member = _MEMBER.match(plain, at)
+        if member is None:
+            break
+        key = member[1]
+        if plain is not body:
+            key = _unescaped(body[member.start(1) : member.end(1)])
+        if key in _WANTED:
+            spans[key] = member.span(2)
+        at = member.end()
+    if _CLOSE.match(plain, at) is None:
+        raise NotJson
+    return spans
+
+
+def _unescaped(key: bytes) -> bytes:
+    return _text(b'"%b"' % key).encode() if b"\\" in key else key
+
+
+def _at(body: bytes, span: _Span | None) -> bytes:
+    return body[span[0] : span[1]] if span else b"null"
+
+
+def _name(value: bytes) -> str | None:
+    if value == b"null":
+        return None
+    if value.startswith(b'"'):
+        return _text(value)
+    kinds = {b"{": "an object", b"[": "an array", b"t": "a boolean", b"f": "a boolean"}
+    raise WrongType(kinds.get(value[:1], "a number"))
+
+
+def _text(quoted: bytes) -> str:
+    try:
+        text: str = json.loads(quoted)
+        text.encode()
+    except ValueError as error:  # a bad escape, bad UTF-8 or half of a surrogate pair
+        raise NotJson from error
+    return text
+
+
+def _end_of_head(plain: bytes, start: int, end: int) -> int:
+    """Where the prompt's head ends; of messages, no later than the first one of the user.
+
+    So the turns of one conversation have one head, and so have conversations that begin with the
+    same long text.
+    """
+    limit = min(start + HEAD_BYTES, end)
+    at = start + 1
+    while at < limit and plain[at] == _BRACE and (message := _MESSAGE.match(plain, at)):
+        if _USER.search(plain, at, message.end()):
+            return min(limit, message.end())
+        comma = _COMMA.match(plain, message.end())
+        at = comma.end() if comma else limit
+    return limit
+
+
+_BRACE = ord("{")

@@ -1,0 +1,274 @@
+"""/v1/chat/completions and /v1/completions: one pipeline, two shapes of answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from typing import Protocol, TypeVar
+
+from skirret_api import internal
+from skirret_api.errors import NotFound
+from skirret_server.api import wire
+from skirret_server.api.answer import EventStream, Reply
+from skirret_server.api.asks import (
+    DEFAULT_COMPLETION_TOKENS,
+    Ask,
+    ChatAsk,
+    CompletionAsk,
+    chat_ask,
+    completion_ask,
+)
+from skirret_server.api.chat_wire import ChatWire
+from skirret_server.api.chunks import Frame, Head
+from skirret_server.api.exchange import Caller, Request
+from skirret_server.api.generation import Choice, Generation, Step, Task, Usage, Work
+from skirret_server.api.lifecycle import Lifecycle
+from skirret_server.api.metrics import Metrics
+from skirret_server.api.prompts import (
+    Prompt,
+    chat_prompt,
+    ignored_variables,
+    text_prompt,
+    token_budget,
+)
+from skirret_server.api.served import Served
+from skirret_server.api.text_wire import TextWire
+
+_T = TypeVar("_T")
+_LARGE = 64 * 1024  # bytes
+
+
+class Wire(Protocol):
+    def opening(self) -> bytes: ...
+
+    def chunks(self, step: Step) -> bytes: ...
+
+    def last(self) -> bytes: ...
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> Mapping[str, object]: ...
+
+
+class Completions:
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._metrics = metrics
+        self._clock = clock
+        self._now = now
+
+    async def chat(self, request: Request) -> Reply | EventStream:
+        served = self._lifecycle.admit()
+        ask, prompt = await aside(request, lambda: _chat(request, served))
+        common = ask.common
+        model = served_name(common.model, served, request.caller)
+        head = Head(wire.new_id("chatcmpl"), int(self._now()), model, _tier(common))
+        budget = token_budget(len(prompt.ids), common.max_tokens, served.limit, kind="messages")
+        tasks = [_task(prompt, budget, common)]
+        generation = _generation(request, served, common, head.id, tasks, common.n)
+        shape = ChatWire(
+            head,
+            _frame(head, "chat.completion.chunk", generation, common),
+            served.tokenizer,
+            n=common.n,
+            has_logprobs=common.sampling.logprobs is not None,
+        )
+        ignored = (*common.ignored, *ignored_variables(ask, served))
+        return await self._answer(request, common, generation, shape, ignored)
+
+    async def text(self, request: Request) -> Reply | EventStream:
+        served = self._lifecycle.admit()
+        ask, prompts = await aside(request, lambda: _text(request, served))
+        common = ask.common
+        model = served_name(common.model, served, request.caller)
+        head = Head(wire.new_id("cmpl"), int(self._now()), model, _tier(common))
+        tasks = [
+            _task(prompt, _text_budget(prompt, common.max_tokens, served), common)
+            for prompt in prompts
+        ]
+        generation = _generation(request, served, common, head.id, tasks, ask.best_of)
+        shape = TextWire(
+            head,
+            _frame(head, "text_completion", generation, common),
+            served.tokenizer,
+            prompts=prompts,
+            n=common.n,
+            echo=ask.echo,
+            logprobs=ask.logprobs,
+        )
+        return await self._answer(request, common, generation, shape, common.ignored, ask)
+
+    async def _answer(
+        self,
+        request: Request,
+        common: Ask,
+        generation: Generation,
+        shape: Wire,
+        ignored: Sequence[str],
+        ask: CompletionAsk | None = None,
+    ) -> Reply | EventStream:
+        headers = {"x-ignored-params": ", ".join(ignored)} if ignored else {}
+        if request.caller.is_internal:
+            headers[internal.LOAD] = load_header(generation)
+        steps = self.steps(request, common.rid, generation)
+        if common.stream:
+            is_internal = request.caller.is_internal
+            return EventStream(_events(steps, generation.usage, shape, is_internal), headers)
+        choices = await folded(steps, generation.work)
+        if ask is not None and ask.best_of > common.n:
+            choices = _best(choices, ask.best_of, common.n)
+        if request.caller.is_internal:
+            headers[internal.USAGE] = usage_header(generation.usage)
+        return Reply.of(shape.whole(choices, generation.usage), headers)
+
+    async def steps(
+        self, request: Request, rid: str | None, generation: Generation
+    ) -> AsyncGenerator[list[Step]]:
+        """The steps, counted and timed, from a request that can be aborted."""
+        self._lifecycle.enter(request.running, rid)
+        last: float | None = None
+        try:
+            async with aclosing(generation.steps()) as batches:
+                async for steps in batches:
+                    now = self._clock()
+                    if last is None:
+                        self._metrics.time_to_first_token.observe(now - request.started)
+                    else:
+                        self._metrics.inter_token_latency.observe(now - last)
+                    last = now
+                    yield steps
+            self._metrics.e2e_latency.observe(self._clock() - request.started)
+        finally:
+            self._lifecycle.leave(request.running)
+            request.facts |= asdict(generation.usage)
+
+
+def served_name(asked: str, served: Served, caller: Caller) -> str:
+    """The model's name as the answer gives it. Raises NotFound."""
+    if caller.served_name is not None:
+        return caller.served_name
+    if served.answers_to(asked):
+        return asked
+    raise unknown_model(asked)
+
+
+def unknown_model(name: str) -> NotFound:
+    return NotFound(
+        f"The model `{name[:200]}` does not exist or you do not have access to it.",
+        code="model_not_found",
+    )
+
+
+def load_header(generation: Generation) -> str:
+    load = generation.engine.load()
+    return f"{load.running},{load.waiting},{load.kv_usage:.3f}"
+
+
+def usage_header(usage: Usage) -> str:
+    return f"{usage.prompt_tokens},{usage.cached_tokens},{usage.completion_tokens}"
+
+
+async def aside(request: Request, prepare: Callable[[], _T]) -> _T:
+    """Large bodies are parsed and tokenised in a thread: the streams of others go on."""
+    if len(request.body) < _LARGE:
+        return prepare()
+    return await asyncio.to_thread(prepare)
+
+
+async def _events(
+    steps: AsyncGenerator[list[Step]], usage: Usage, shape: Wire, is_internal: bool
+) -> AsyncGenerator[bytes]:
+    opening = shape.opening()
+    async with aclosing(steps):
+        async for batch in steps:
+            data = opening + b"".join(map(shape.chunks, batch))
+            opening = b""
+            if data:
+                yield data
+    note = f": {internal.USAGE} {usage_header(usage)}\n\n".encode() if is_internal else b""
+    yield shape.last() + note + wire.DONE
+
+
+async def folded(steps: AsyncGenerator[list[Step]], work: Work) -> list[Choice]:
+    choices = [Choice() for _ in range(work.n * len(work.tasks))]
+    async with aclosing(steps):
+        async for batch in steps:
+            for step in batch:
+                choices[step.index].add(step)
+    return choices
+
+
+def _best(choices: Sequence[Choice], best_of: int, n: int) -> list[Choice]:
+    """Of each prompt's choices, the n with the likeliest tokens."""
+
+    def likelihood(choice: Choice) -> float:
+        if not choice.entries:
+            return 0.0
+        return sum(entry.logprob.logprob for entry in choice.entries) / len(choice.entries)
+
+    best: list[Choice] = []
+    for start in range(0, len(choices), best_of):
+        best += sorted(choices[start : start + best_of], key=likelihood, reverse=True)[:n]
+    return best
+
+
+def _chat(request: Request, served: Served) -> tuple[ChatAsk, Prompt]:
+    ask = chat_ask(request.json(), served.engine.info.vocab_size)
+    served_name(ask.common.model, served, request.caller)
+    return ask, chat_prompt(ask, served)
+
+
+def _text(request: Request, served: Served) -> tuple[CompletionAsk, list[Prompt]]:
+    ask = completion_ask(request.json(), served.engine.info.vocab_size)
+    served_name(ask.common.model, served, request.caller)
+    return ask, [text_prompt(prompt, served) for prompt in ask.prompts]
+
+
+def _task(prompt: Prompt, budget: int, common: Ask) -> Task:
+    return Task(prompt, replace(common.sampling, max_tokens=budget), common.rules)
+
+
+def _generation(
+    request: Request, served: Served, common: Ask, work_id: str, tasks: Sequence[Task], n: int
+) -> Generation:
+    caller = request.caller
+    work = Work(
+        id=work_id,
+        request_id=request.id,
+        tasks=tasks,
+        n=n,
+        # Nothing raises a lane.
+        lane="batch" if common.service_tier == "flex" else caller.lane,
+        priority=common.priority,
+        deadline=caller.deadline,
+    )
+    return Generation(served.engine, served.tokenizer, work)
+
+
+def _frame(head: Head, kind: str, generation: Generation, common: Ask) -> Frame:
+    return Frame(
+        head,
+        kind,
+        generation.usage,
+        wanted=common.include_usage,
+        always=common.continuous_usage,
+    )
+
+
+def _tier(common: Ask) -> str | None:
+    if common.service_tier is None:
+        return None
+    return "flex" if common.service_tier == "flex" else "default"
+
+
+def _text_budget(prompt: Prompt, asked: int | None, served: Served) -> int:
+    return token_budget(
+        len(prompt.ids), asked, served.limit, kind="prompt", default=DEFAULT_COMPLETION_TOKENS
+    )

@@ -1,0 +1,237 @@
+"""The table of request parameters: what each endpoint takes, and what becomes of it.
+
+The parser reads it, and so does the page that documents the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from skirret_server.api.messages import MESSAGE
+from skirret_server.api.shapes import (
+    Anything,
+    Array,
+    Boolean,
+    Decimal,
+    Either,
+    Enum,
+    Field,
+    Integer,
+    Map,
+    Object,
+    Shape,
+    String,
+    TokenIds,
+    Unsupported,
+    missing,
+    refuse_unknown,
+)
+
+Effect = Literal["honoured", "ignored"]
+INT32 = 2**31 - 1
+INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    shape: Shape
+    default: Any = None
+    note: str = ""
+    effect: Effect = "honoured"
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A body whose every value has the right shape; nulls are gone."""
+
+    values: Mapping[str, Any]
+    ignored: tuple[str, ...]  # given, accepted, and without effect
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.values.get(name, default)
+
+
+def check(body: Mapping[str, Any], table: Mapping[str, Parameter]) -> Checked:
+    """Raises InvalidRequest for the first parameter that is unknown, missing or wrong."""
+    refuse_unknown(body, table)
+    values, ignored = {}, []
+    for name, value in body.items():
+        if value is None:
+            continue
+        parameter = table[name]
+        values[name] = parameter.shape.check(value, name)
+        if parameter.effect == "ignored":
+            ignored.append(name)
+    for name, parameter in table.items():
+        if parameter.required and name not in values:
+            raise missing(name)
+    return Checked(values, tuple(ignored))
+
+
+def _refused(reason: str) -> Parameter:
+    return Parameter(Unsupported(reason, "unsupported_parameter"), note=reason)
+
+
+def _ignored(shape: Shape, note: str = "accepted, without effect") -> Parameter:
+    return Parameter(shape, note=note, effect="ignored")
+
+
+def _stop(most: int) -> Shape:
+    return Either((String(1, 256), Array(String(1, 256), max=most)))
+
+
+_NO_GRAMMAR = _refused("structured output is not built yet")
+_NO_TOOLS = _refused("tools are not built yet")
+_TOKEN_ID = Integer(0, INT32)
+
+SAMPLING: dict[str, Parameter] = {
+    "temperature": Parameter(Decimal(0, 2), 1.0, "below 1e-6: greedy"),
+    "top_p": Parameter(Decimal(0, 1), 1.0, "0: the likeliest token alone"),
+    "top_k": Parameter(Integer(-1, INT32), -1, "-1: all; 0 is refused"),
+    "min_p": Parameter(Decimal(0, 1), 0.0),
+    "frequency_penalty": Parameter(Decimal(-2, 2), 0.0, "over generated tokens alone"),
+    "presence_penalty": Parameter(Decimal(-2, 2), 0.0, "over generated tokens alone"),
+    "repetition_penalty": Parameter(Decimal(0, 2, excludes_min=True), 1.0),
+    "logit_bias": Parameter(Map(Decimal(-100, 100), max=1024), note="token id to bias"),
+    "seed": Parameter(Integer(-INT64 - 1, INT64), note="choice i draws from (seed, i)"),
+    "n": Parameter(Integer(1, 128), 1),
+    "stop": Parameter(_stop(4), note="searched in the generated text, per character"),
+    "stop_token_ids": Parameter(Array(_TOKEN_ID, max=1024)),
+    "stop_regex": _refused("stop_regex is not built yet"),
+    "min_tokens": Parameter(Integer(0, INT32), 0, "no end, stop token or stop string before"),
+    "ignore_eos": Parameter(Boolean(), False),
+    "no_stop_trim": Parameter(Boolean(), False, "the stop stays in the text"),
+    "skip_special_tokens": Parameter(Boolean(), True),
+    "spaces_between_special_tokens": _ignored(Boolean(), "no spaces are ever put between"),
+    "regex": _NO_GRAMMAR,
+    "ebnf": _NO_GRAMMAR,
+    "json_schema": _NO_GRAMMAR,
+    "structural_tag": _NO_GRAMMAR,
+    "guided_json": _NO_GRAMMAR,
+    "guided_regex": _NO_GRAMMAR,
+    "guided_choice": _NO_GRAMMAR,
+    "guided_grammar": _NO_GRAMMAR,
+    "structured_outputs": _NO_GRAMMAR,
+}
+
+COMMON: dict[str, Parameter] = {
+    "model": Parameter(String(), required=True),
+    **SAMPLING,
+    "stream": Parameter(Boolean(), False),
+    "stream_options": Parameter(
+        Object(
+            {
+                "include_usage": Field(Boolean()),
+                "include_obfuscation": Field(Boolean()),
+                "continuous_usage_stats": Field(Boolean()),
+            }
+        ),
+        note="only with stream; include_obfuscation has no effect",
+    ),
+    "user": _ignored(String()),
+    "service_tier": Parameter(
+        Enum(("auto", "default", "flex", "priority", "scale")), "auto", "flex: the batch lane"
+    ),
+    "metadata": _ignored(Map(String(max=512), max=16, key_max=64)),
+    "priority": Parameter(Integer(-INT32, INT32), 0, "within the lane; higher first"),
+    "rid": Parameter(String(1, 128), note="for /abort_request"),
+    "return_hidden_states": _refused("hidden states are not returned"),
+    "custom_params": _refused("there are no custom logit processors"),
+    "lora_path": _refused("LoRA adapters are not built yet"),
+}
+
+CHAT: dict[str, Parameter] = {
+    "messages": Parameter(Array(MESSAGE, min=1, max=10_000), required=True),
+    **COMMON,
+    "max_tokens": Parameter(Integer(1, INT32), note="default: what the context leaves"),
+    "max_completion_tokens": Parameter(Integer(1, INT32), note="the same as max_tokens"),
+    "logprobs": Parameter(Boolean(), False, "of the raw logits"),
+    "top_logprobs": Parameter(Integer(0, 20), note="needs logprobs"),
+    "response_format": _NO_GRAMMAR,
+    "tools": _NO_TOOLS,
+    "tool_choice": Parameter(Enum(("none", "auto")), note="without tools: no effect"),
+    "parallel_tool_calls": _ignored(Boolean()),
+    "functions": _refused("deprecated; use tools"),
+    "function_call": _refused("deprecated; use tool_choice"),
+    "continue_final_message": Parameter(Boolean(), False, "go on writing the last message"),
+    "chat_template_kwargs": Parameter(Map(Anything(), max=64), note="to the chat template"),
+    "reasoning_effort": Parameter(
+        Enum(("none", "minimal", "low", "medium", "high", "xhigh", "max")),
+        note="to the chat template, when it knows it",
+    ),
+    "separate_reasoning": _refused("reasoning is not parsed yet"),
+    "verbosity": _ignored(Enum(("low", "medium", "high"))),
+    "store": _ignored(Boolean()),
+    "safety_identifier": _ignored(String()),
+    "prompt_cache_key": _ignored(String(), "prefixes are always cached"),
+    "prompt_cache_retention": _ignored(Enum(("in-memory", "in_memory", "24h"))),
+    "modalities": Parameter(Array(Enum(("text",)), min=1), note="text alone"),
+    "audio": _refused("this model writes text alone, no audio"),
+    "prediction": _refused("predicted outputs are not supported"),
+    "web_search_options": _refused("there is no web search"),
+}
+
+_PROMPT = Either(
+    (
+        String(),
+        TokenIds(INT32),
+        Array(Either((String(), TokenIds(INT32), Array(_TOKEN_ID, min=1))), min=1, max=2048),
+    )
+)
+
+COMPLETION: dict[str, Parameter] = {
+    "prompt": Parameter(
+        _PROMPT, note="a string, strings, token ids, or arrays of token ids", required=True
+    ),
+    **COMMON,
+    "max_tokens": Parameter(Integer(0, INT32), 16, "0 with echo: scores the prompt"),
+    "logprobs": Parameter(Integer(0, 5), note="of the raw logits; 0: of the drawn token alone"),
+    "echo": Parameter(Boolean(), False, "with logprobs: the prompt's too"),
+    "best_of": Parameter(Integer(0, 20), note="at least n; 0 is absent; not with stream"),
+    "suffix": _refused("this model does not fill in the middle"),
+}
+
+GENERATE_SAMPLING: dict[str, Parameter] = {
+    **{name: one for name, one in SAMPLING.items() if name not in ("seed", "min_tokens")},
+    "top_p": Parameter(Decimal(0, 1, excludes_min=True), 1.0),
+    "stop": Parameter(_stop(32)),
+    "max_new_tokens": Parameter(Integer(0, INT32), 128),
+    "min_new_tokens": Parameter(Integer(0, INT32), 0),
+    "sampling_seed": Parameter(Integer(-INT64 - 1, INT64)),
+}
+
+_OPTIONS = Object({name: Field(one.shape) for name, one in GENERATE_SAMPLING.items()})
+
+GENERATE: dict[str, Parameter] = {
+    "text": Parameter(Either((String(), Array(String(), min=1, max=2048)))),
+    "input_ids": Parameter(
+        Either((TokenIds(INT32), Array(Array(_TOKEN_ID, min=1), min=1, max=2048)))
+    ),
+    "sampling_params": Parameter(Either((_OPTIONS, Array(_OPTIONS, min=1)))),
+    "stream": Parameter(Boolean(), False, "each event holds the whole text so far"),
+    "rid": Parameter(String(1, 128)),
+    "return_logprob": Parameter(Boolean(), False),
+    "logprob_start_len": Parameter(Integer(-1, INT32), -1, "-1: of the output alone"),
+    "top_logprobs_num": Parameter(Integer(0, 20), 0),
+    "return_text_in_logprobs": Parameter(Boolean(), False),
+    "priority": Parameter(Integer(-INT32, INT32), 0),
+    "token_ids_logprob": _refused("logprobs of chosen ids are not returned"),
+    "image_data": _refused("this model reads text alone, no images"),
+    "lora_path": _refused("LoRA adapters are not built yet"),
+    "return_hidden_states": _refused("hidden states are not returned"),
+}
+
+TOKENIZE: dict[str, Parameter] = {
+    "model": Parameter(String()),
+    "prompt": Parameter(Either((String(), Array(String(), max=2048))), required=True),
+    "add_special_tokens": Parameter(Boolean(), True),
+}
+
+DETOKENIZE: dict[str, Parameter] = {
+    "model": Parameter(String()),
+    "tokens": Parameter(TokenIds(INT32), required=True),
+    "skip_special_tokens": Parameter(Boolean(), False),
+}

@@ -1,0 +1,31 @@
+"""The model that is served: everything a request needs once loading is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from skirret_server.core import Engine
+from skirret_server.text.template import ChatTemplate
+from skirret_server.text.tokenizer import Tokenizer
+
+ALIAS = "default"  # of the one model that a server has
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    names: tuple[str, ...]
+    path: str
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    template_fault: str | None = None  # why there is none, when the model has one
+    created: int = 0  # seconds since the epoch: when it was loaded
+
+    def answers_to(self, name: str) -> bool:
+        return name in self.names or name == ALIAS
+
+    @property
+    def limit(self) -> int:
+        """Tokens that one sequence, prompt and answer together, can have."""
+        info = self.engine.info
+        return min(info.context_length, info.max_total_tokens)

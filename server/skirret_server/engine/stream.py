@@ -1,0 +1,51 @@
+"""Where one sequence's updates wait for their reader."""
+
+from __future__ import annotations
+
+import asyncio
+
+from skirret_server.core import EngineError, Update
+
+
+class Stream:
+    """One update at most: what comes before it is taken is merged into it.
+
+    So a slow reader costs no more memory than the tokens it asked for. Used on one event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.ended = False
+        self._update: Update | None = None
+        self._error: EngineError | None = None
+        self._arrived = asyncio.Event()
+
+    def put(self, update: Update) -> None:
+        self._update = update if self._update is None else merged(self._update, update)
+        self.ended = update.finish is not None
+        self._arrived.set()
+
+    def fail(self, error: EngineError) -> None:
+        self._error, self.ended = error, True
+        self._arrived.set()
+
+    async def take(self) -> Update:
+        """Raises the sequence's error once the updates before it are taken."""
+        await self._arrived.wait()
+        update, self._update = self._update, None
+        if update is None:
+            assert self._error is not None, "something has arrived"
+            raise self._error
+        if self._error is None:
+            self._arrived.clear()
+        return update
+
+
+def merged(earlier: Update, later: Update) -> Update:
+    return Update(
+        tokens=earlier.tokens + later.tokens,
+        logprobs=earlier.logprobs + later.logprobs,
+        cached_tokens=earlier.cached_tokens,
+        prompt_logprobs=earlier.prompt_logprobs,
+        finish=later.finish,
+    )

@@ -1,0 +1,47 @@
+"""Whether a model fits this machine, and how large its KV cache can be. The loader's first act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from skirret_api.launch import ServerSettings
+from skirret_server.engine.machine import Memory
+from skirret_server.load.errors import DoesNotFit
+from skirret_server.model.description import BYTES, Description, DType
+
+_PROCESS = 400 << 20  # bytes: Python, torch and the step's activations
+_LEAST_CONTEXT = 1024  # tokens; with less room than this a model is not worth serving
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    pages: int
+    context: int  # tokens
+
+
+def fit(description: Description, settings: ServerSettings, dtype: DType, memory: Memory) -> Size:
+    """How much cache there is room for beside the weights. Raises DoesNotFit."""
+    weights = description.parameters * BYTES[dtype]
+    token = description.kv_numbers * BYTES[dtype]
+    context = settings.context_length or description.context
+    wanted = settings.max_total_tokens or min(
+        settings.max_running_requests * context,
+        int(memory.total * settings.mem_fraction_static - weights) // token,
+    )
+    # What was asked for must fit; what was not is cut to what does.
+    asked = settings.context_length or settings.max_total_tokens
+    least = asked or min(context, _LEAST_CONTEXT)
+    possible = (memory.available - weights - _PROCESS) // token
+    if possible < least:
+        raise DoesNotFit(
+            f"weights of {_gib(weights)} and a KV cache of {_gib(least * token)} for {least} "
+            f"tokens need {_gib(weights + least * token + _PROCESS)}; {_gib(memory.available)} "
+            "are free. Give more memory, a smaller model or a shorter context"
+        )
+    tokens = min(max(wanted, least), possible)
+    pages = max(tokens // settings.page_size, 1)
+    return Size(pages, min(context, pages * settings.page_size))
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

@@ -1,0 +1,295 @@
+"""The scheduler: which tokens of which sequences the next step computes."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from skirret_server.cache.prefix import Holding, PrefixCache
+from skirret_server.cache.tokens import common_prefix
+from skirret_server.core import GenerateRequest, Lane, QueueFull, Refused
+from skirret_server.scheduler.expectation import Expectation
+from skirret_server.scheduler.lanes import BatchLane, InteractiveLane
+from skirret_server.scheduler.sequence import LANES, Row, Sequence, Step
+
+# Waiting for another's prefix must save at least this many tokens.
+_WORTH_WAITING = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    step_tokens: int  # computed in one step, over all sequences; at least `running`
+    running: int  # sequences decoded together
+    queued: int  # sequences that may wait, in each lane
+    longest_prefix_first: bool = True
+    age_bound: float = 2.0  # seconds after which a waiting sequence is not overtaken any more
+    batch_share: float = 0.25  # of a step's tokens, for batch prompts beside interactive work
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step in the making."""
+
+    room: int
+    batch_room: int
+    rows: dict[Sequence, int]  # how many tokens of it
+
+    def give(self, sequence: Sequence) -> None:
+        room = self.room_for(sequence)
+        if room > 0:
+            count = min(sequence.remaining, room)
+            self.rows[sequence] = count
+            self._take(sequence, count)
+
+    def drop(self, sequence: Sequence) -> None:
+        self._take(sequence, -self.rows.pop(sequence, 0))
+
+    def room_for(self, sequence: Sequence) -> int:
+        return min(self.room, self.batch_room) if is_batch(sequence) else self.room
+
+    def _take(self, sequence: Sequence, count: int) -> None:
+        self.room -= count
+        if is_batch(sequence) and not sequence.is_decoding:
+            self.batch_room -= count
+
+
+class Scheduler:
+    """Owns every sequence from `add` to `remove`, and through the cache every page.
+
+    `running` is in order of rank: whoever needs pages takes them from the end of it, so the first
+    always goes on and every sequence ends.
+    """
+
+    def __init__(self, cache: PrefixCache, limits: Limits) -> None:
+        assert limits.step_tokens >= limits.running, "every running sequence decodes in every step"
+        self.cache = cache
+        self.limits = limits
+        self.running: list[Sequence] = []
+        self.retractions = 0
+        self.queried_tokens = 0
+        self.hit_tokens = 0
+        self._expectation = Expectation()
+        self._interactive = InteractiveLane(
+            self._cached_tokens if limits.longest_prefix_first and cache.reuse else None,
+            limits.age_bound,
+        )
+        self._batch = BatchLane()
+        self._arrivals = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.running and not self._interactive and not self._batch
+
+    def waiting(self, lane: Lane) -> int:
+        return len(self._interactive if lane == "interactive" else self._batch)
+
+    def sequences(self) -> Iterator[Sequence]:
+        return chain(self.running, self._interactive, self._batch)
+
+    def add(self, request: GenerateRequest, now: float, seed: int = 0) -> Sequence:
+        """Lets a request wait. Raises Refused when it can never fit, QueueFull."""
+        sequence = Sequence(request, self._arrivals, now, seed)
+        most = self.cache.pool.size * self.cache.page_size
+        if sequence.capacity > most:
+            raise Refused(
+                f"prompt and answer may take {sequence.capacity} tokens; the KV cache holds {most}"
+            )
+        if self.waiting(request.lane) >= self.limits.queued:
+            raise QueueFull(f"{self.limits.queued} {request.lane} requests are waiting already")
+        self._arrivals += 1
+        if is_batch(sequence):
+            self._batch.enter(request.tenant)
+        self._wait(sequence)
+        return sequence
+
+    def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """Ends a sequence, at any moment between two steps; `keep` shares its KV with others."""
+        if sequence.holding is None:
+            self._lane(sequence).remove(sequence)
+        else:
+            self._release(sequence, keep)
+            self.running.remove(sequence)
+        if is_batch(sequence):
+            self._batch.leave(sequence.request.tenant)
+
+    def plan(self, now: float) -> Step:
+        """The next step; without rows when there is nothing to do. Pages are taken here."""
+        room = self.limits.step_tokens
+        draft = _Draft(room, room, {})
+        for sequence in self._still_running():
+            if sequence.is_decoding and self._grow(sequence, draft):
+                draft.give(sequence)
+        if self._interactive or (self.running and not is_batch(self.running[0])):
+            draft.batch_room = int(room * self.limits.batch_share)
+        self._continue_prompts("interactive", draft)
+        if self._admit(self._interactive.in_order(now), draft):
+            self._continue_prompts("batch", draft)
+            self._admit(self._batch.in_order(), draft)
+        return Step(tuple(_row(sequence, count) for sequence, count in draft.rows.items()))
+
+    def advance(self, step: Step) -> None:
+        """The step was computed; its prompts' prefixes can be shared from now on.
+
+        Sequences that were removed since it was planned are left out.
+        """
+        for row in step.rows:
+            sequence = row.sequence
+            if sequence.holding is None:
+                continue
+            was_decoding = sequence.is_decoding
+            sequence.computed += row.count
+            if not was_decoding:
+                self._share(sequence)
+            if is_batch(sequence):
+                self._batch.charge(sequence.request.tenant, 1 if was_decoding else 0)
+        self._expectation.relax()
+
+    def _continue_prompts(self, lane: Lane, draft: _Draft) -> None:
+        for sequence in self.running:
+            if sequence.request.lane == lane and not sequence.is_decoding:
+                draft.give(sequence)
+
+    def _admit(self, waiting: Iterable[Sequence], draft: _Draft) -> bool:
+        """Lets waiting sequences run, in this order; False when one found no room."""
+        for sequence in waiting:
+            if draft.room_for(sequence) <= 0:
+                return False
+            if not self._awaits_prefix(sequence) and not self._start(sequence, draft):
+                return False
+        return True
+
+    def _start(self, sequence: Sequence, draft: _Draft) -> bool:
+        """Admits a sequence, with pages for all of its tokens, if there is room for it."""
+        while len(self.running) >= self.limits.running:
+            if not self._make_way(sequence, draft):
+                return False
+        request = sequence.request
+        while True:
+            holding = self.cache.hold(sequence.tokens, sequence.reusable, request.namespace)
+            if self._fits(sequence, holding):
+                break
+            self.cache.release(holding)
+            if not self._make_way(sequence, draft):
+                return False
+        self._lane(sequence).remove(sequence)
+        sequence.holding = holding
+        sequence.computed = holding.shared * self.cache.page_size
+        has_room = self.cache.grow(holding, sequence.length)
+        assert has_room, "_fits has looked"
+        if sequence.cached is None:
+            sequence.cached = sequence.computed
+            self.queried_tokens += sequence.length
+            self.hit_tokens += sequence.computed
+        if is_batch(sequence):
+            self._batch.charge(request.tenant, sequence.remaining)
+        insort(self.running, sequence, key=_rank)
+        draft.give(sequence)
+        return True
+
+    def _fits(self, sequence: Sequence, holding: Holding) -> bool:
+        """Whether there are pages for its tokens and for what all are expected to generate."""
+        needed = self.cache.pages_for(sequence.length) - len(holding.pages)
+        if self.running:
+            needed += sum(self._expected_pages(each) for each in (sequence, *self.running))
+        return needed <= self.cache.available
+
+    def _expected_pages(self, sequence: Sequence) -> int:
+        end = sequence.length + self._expectation.tokens(sequence)
+        return self.cache.pages_for(end) - self.cache.pages_for(sequence.length)
+
+    def _awaits_prefix(self, sequence: Sequence) -> bool:
+        """Whether a running sequence is about to compute a prefix that this one can then share.
+
+        Nobody waits for a lower lane: it might be slow.
+        """
+        if not self.cache.reuse:
+            return False
+        cached: int | None = None
+        for leader in self.running:
+            if leader.is_decoding or leader.request.namespace != sequence.request.namespace:
+                continue
+            if is_batch(leader) and not is_batch(sequence):
+                continue
+            shared = common_prefix(leader.tokens, sequence.tokens, limit=sequence.reusable)
+            shared -= shared % self.cache.page_size
+            if shared <= leader.computed or shared < _WORTH_WAITING:
+                continue
+            cached = self._cached_tokens(sequence) if cached is None else cached
+            if shared - cached >= _WORTH_WAITING:
+                return True
+        return False
+
+    def _grow(self, sequence: Sequence, draft: _Draft) -> bool:
+        """Gets a page for the next token if it needs one, from the last in rank if it must."""
+        assert sequence.holding is not None, "only running sequences grow"
+        while not self.cache.grow(sequence.holding, sequence.length):
+            last = self.running[-1]
+            self._retract(last, draft)
+            self._expectation.tighten(self.running)
+            if last is sequence:
+                return False
+        return True
+
+    def _make_way(self, sequence: Sequence, draft: _Draft) -> bool:
+        """Retracts a batch sequence for an interactive one."""
+        if is_batch(sequence) or not self.running or not is_batch(self.running[-1]):
+            return False
+        self._retract(self.running[-1], draft)
+        return True
+
+    def _retract(self, sequence: Sequence, draft: _Draft) -> None:
+        """Back to waiting. What it computed stays in the tree until the pages are needed."""
+        self.retractions += 1
+        draft.drop(sequence)
+        self._release(sequence, keep=True)
+        self.running.remove(sequence)
+        self._wait(sequence)
+
+    def _release(self, sequence: Sequence, keep: bool) -> None:
+        assert sequence.holding is not None, "a waiting sequence has no pages"
+        if keep:
+            self._share(sequence)
+        self.cache.release(sequence.holding)
+        sequence.holding = None
+        sequence.computed = 0
+
+    def _share(self, sequence: Sequence) -> None:
+        """The prompt is worth one more than the answer: it is what others begin with."""
+        assert sequence.holding is not None, "a waiting sequence has no pages"
+        is_prompt = sequence.computed <= sequence.prompt_length
+        self.cache.commit(
+            sequence.holding,
+            sequence.tokens[: sequence.computed],
+            sequence.request.priority + is_prompt,
+        )
+
+    def _wait(self, sequence: Sequence) -> None:
+        self._lane(sequence).add(sequence)
+
+    def _lane(self, sequence: Sequence) -> InteractiveLane | BatchLane:
+        return self._batch if is_batch(sequence) else self._interactive
+
+    def _cached_tokens(self, sequence: Sequence) -> int:
+        return self.cache.longest(sequence.tokens, sequence.reusable, sequence.request.namespace)
+
+    def _still_running(self) -> Iterator[Sequence]:
+        """Those running, in order of rank, while some of the later ones are retracted."""
+        index = 0
+        while index < len(self.running):
+            yield self.running[index]
+            index += 1
+
+
+def is_batch(sequence: Sequence) -> bool:
+    return sequence.request.lane == LANES[1]
+
+
+def _rank(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.rank
+
+
+def _row(sequence: Sequence, count: int) -> Row:
+    start = sequence.computed
+    return Row(sequence, start, count, samples=start + count == sequence.length)

@@ -1,0 +1,116 @@
+"""One sequence on its way through the engine, and the step that moves it."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from skirret_server.cache.prefix import Holding
+from skirret_server.core import GenerateRequest, Lane, Logprob, TokenId
+
+LANES: tuple[Lane, ...] = ("interactive", "batch")
+
+
+class Sequence:
+    """What is known of one request's tokens.
+
+    [0, cached)        KV found in the tree when it was first admitted
+    [0, computed)      KV is in the pages of `holding`
+    [computed, length) to be computed: the rest of the prompt, or the token drawn last
+    """
+
+    __slots__ = (
+        "arrival",
+        "cached",
+        "computed",
+        "grammar",
+        "holding",
+        "number",
+        "request",
+        "seed",
+        "tokens",
+    )
+
+    def __init__(self, request: GenerateRequest, number: int, arrival: float, seed: int) -> None:
+        self.request = request
+        self.number = number  # in order of arrival
+        self.arrival = arrival
+        self.seed = seed
+        self.grammar = request.grammar
+        self.tokens = array("i", request.prompt)
+        self.computed = 0
+        self.cached: int | None = None  # None until first admitted
+        self.holding: Holding | None = None  # None while waiting
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def remaining(self) -> int:
+        return len(self.tokens) - self.computed
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt)
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.remaining == 1 and self.computed > 0
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens it can ever have."""
+        return self.prompt_length + self.request.sampling.max_tokens
+
+    @property
+    def reusable(self) -> int:
+        """Leading tokens whose KV may come from the cache.
+
+        The last token's never does: its logits are wanted. With `prompt_logprobs`, all are.
+        """
+        return 0 if self.request.sampling.prompt_logprobs is not None else self.length - 1
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Its claim to go on: the highest rank is retracted first."""
+        return (LANES.index(self.request.lane), -self.request.priority, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Tokens [start, start + count) of one sequence, computed in one step."""
+
+    sequence: Sequence
+    start: int
+    count: int
+    samples: bool  # they reach the end, so the next token is drawn
+
+    @property
+    def tokens(self) -> array[TokenId]:
+        return self.sequence.tokens[self.start : self.start + self.count]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the model computes at once: next tokens of some, pieces of the prompts of others."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.count for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gave one row."""
+
+    token: TokenId | None = None  # when the row samples
+    logprob: Logprob | None = None  # of `token`, when asked for
+    prompt_logprobs: tuple[Logprob, ...] = ()  # when asked for: of the prompt's tokens after each
+    error: str | None = None  # this sequence alone can't go on

@@ -1,0 +1,266 @@
+"""The life of a server process: it listens at once, then loads, serves, and drains when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvicorn
+
+from skirret_api import internal
+from skirret_api.launch import LaunchSettings
+from skirret_server.api.app import Access
+from skirret_server.api.application import application
+from skirret_server.api.lifecycle import Lifecycle
+from skirret_server.api.probes import prove
+from skirret_server.api.served import Served
+from skirret_server.core import Engine
+from skirret_server.load.errors import LoadError
+from skirret_server.load.progress import Progress
+from skirret_server.logs import log_to_stderr
+from skirret_server.text.template import ChatTemplate, TemplateError, find_template
+from skirret_server.text.token_bytes import UnsupportedTokenizer
+from skirret_server.text.tokenizer import NoTokenizer, Tokenizer
+
+log = logging.getLogger("skirret.serve")
+
+# Longer than our gateway keeps an idle connection, so that it is never the one left behind.
+_KEEP_ALIVE = 120
+_CLOSE_TIMEOUT = 5  # seconds for the last bytes of answers, after the drain
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    folder: Path
+    engine: Engine
+
+
+Loader = Callable[[LaunchSettings, Progress], Loaded]
+
+
+class CannotServe(Exception):
+    """The process must give up; `reason` is a CamelCase word for the custom resource."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def serve(settings: LaunchSettings, load: Loader) -> int:
+    """Runs until SIGTERM or SIGINT; the exit code."""
+    log_to_stderr(settings.log_level)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_run(settings, load, started=time.monotonic()))
+    except CannotServe as error:
+        line = json.dumps({"reason": error.reason, "message": str(error)})
+        print(internal.FATAL + line, file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
+    progress = Progress()
+    lifecycle = Lifecycle(progress.status)
+    app = application(
+        lifecycle,
+        _access(settings),
+        settings=_told(settings),
+        logs_requests=settings.log_requests,
+        started=started,
+    )
+    stop = _stop_signal(lifecycle)
+    async with _listening(app, settings):
+        loading = asyncio.ensure_future(_in_thread(lambda: _load(settings, load, progress)))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not loading.done():
+            return
+        served = loading.result()
+        try:
+            await _open(lifecycle, served, started)
+            await stopping
+            log.info("draining", extra={"requests": lifecycle.running})
+            await lifecycle.drain(settings.drain_timeout)
+        finally:
+            await served.engine.close()
+
+
+async def _open(lifecycle: Lifecycle, served: Served, started: float) -> None:
+    lifecycle.serve(served)
+    await prove(lifecycle)
+    # What is alive now lives as long as the process: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    seconds = round(time.monotonic() - started, 2)
+    log.info("ready", extra={"models": served.names, "seconds": seconds})
+
+
+def _load(settings: LaunchSettings, load: Loader, progress: Progress) -> Served:
+    """Raises CannotServe."""
+    try:
+        loaded = load(settings, progress)
+        return served_from(loaded, settings)
+    except LoadError as error:
+        raise CannotServe(error.reason, str(error)) from error
+    except (NoTokenizer, UnsupportedTokenizer) as error:
+        raise CannotServe(type(error).__name__, str(error)) from error
+    except MemoryError as error:
+        raise CannotServe("DoesNotFit", "The process ran out of memory while loading.") from error
+    except CannotServe:
+        raise
+    except Exception as error:
+        log.exception("loading failed")
+        raise CannotServe("LoadFailed", f"{type(error).__name__}: {error}") from error
+
+
+def served_from(loaded: Loaded, settings: LaunchSettings) -> Served:
+    """Raises NoTokenizer, UnsupportedTokenizer or CannotServe."""
+    tokenizer = Tokenizer.load(loaded.folder)
+    template, fault = _template(loaded.folder, settings.chat_template, tokenizer)
+    return Served(
+        names=settings.served_model_name or (default_name(settings.model_path),),
+        path=settings.model_path,
+        engine=loaded.engine,
+        tokenizer=tokenizer,
+        template=template,
+        template_fault=fault,
+        created=int(time.time()),
+    )
+
+
+def default_name(model_path: str) -> str:
+    """`org/name` of a hub's model, the last folder of anything else."""
+    scheme, separator, rest = model_path.partition("://")
+    if separator and scheme == "hf":
+        return rest.partition("@")[0]
+    return Path(rest if separator else model_path).resolve().name
+
+
+def _template(
+    folder: Path, override: str | None, tokenizer: Tokenizer
+) -> tuple[ChatTemplate | None, str | None]:
+    """The chat template; or none, and what is wrong with it. Raises CannotServe."""
+    try:
+        source = find_template(folder, Path(override) if override else None)
+        found = None if source is None else ChatTemplate(source, tokenizer.named_tokens)
+    except OSError as error:
+        raise CannotServe("BadChatTemplate", f"--chat-template: {error}") from error
+    except TemplateError as error:
+        if override is not None:
+            raise CannotServe("BadChatTemplate", f"{override}: {error}") from error
+        log.warning("the model's chat template is broken", extra={"cause": str(error)})
+        return None, f"the model's own is broken: {error}"
+    return found, None
+
+
+@asynccontextmanager
+async def _listening(app: Any, settings: LaunchSettings) -> AsyncIterator[None]:
+    """Answers on the socket for as long as the block lasts. Raises CannotServe."""
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=_CLOSE_TIMEOUT,
+        )
+    )
+    task = asyncio.ensure_future(server.serve([_socket(settings.host, settings.port)]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: a drain comes before the end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _socket(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise CannotServe("CannotListen", f"{host}:{port}: {error.strerror}") from error
+
+
+def _stop_signal(lifecycle: Lifecycle) -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT; the second ends what still runs."""
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            lifecycle.end_all()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    return stop
+
+
+def _access(settings: LaunchSettings) -> Access:
+    """Raises CannotServe."""
+    token = None
+    if settings.internal_token_file is not None:
+        try:
+            token = Path(settings.internal_token_file).read_text().strip()
+        except OSError as error:
+            raise CannotServe("NoInternalToken", f"--internal-token-file: {error}") from error
+    return Access(api_key=settings.api_key, internal_token=token or None)
+
+
+def _told(settings: LaunchSettings) -> dict[str, Any]:
+    """The settings as /get_server_info shows them: without secrets and where they are."""
+    return settings.model_dump(mode="json", exclude={"api_key", "internal_token_file"})
+
+
+async def _in_thread(work: Callable[[], _T]) -> _T:
+    """Not in the loop's executor: that is waited for at exit, and a download takes long."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def deliver(setter: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            setter(value)
+
+    def run() -> None:
+        try:
+            call, value = future.set_result, work()
+        except BaseException as error:
+            call, value = future.set_exception, error  # type: ignore[assignment]
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(deliver, call, value)
+
+    threading.Thread(target=run, name="load", daemon=True).start()
+    return await future
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
