@@ -1,13 +1,15 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PY := .venv/bin/python
+# skirret_local is not in the wheel.
+export PYTHONPATH := $(CURDIR)/e2e
 CACHE := $(or $(SKIRRET_CACHE),.cache)
 MODEL := $(CACHE)/models/smollm2
 CONTEXT ?=
 NODES ?= 1
 
 # The set-up runs under the system's Python: it makes the environment the rest runs in.
-SETUP := PYTHONPATH=e2e python3 -m skirret_local.setup
+SETUP := python3 -m skirret_local.setup
 LOCAL := $(PY) -m skirret_local
 
 ##@ The two commands
@@ -62,7 +64,7 @@ up: setup ## Start the local Kubernetes
 
 .PHONY: down
 down: ## Stop the local Kubernetes and leave nothing behind
-	@if [ -x $(PY) ]; then $(LOCAL) down; else PYTHONPATH=e2e python3 -m skirret_local down; fi
+	@if [ -x $(PY) ]; then $(LOCAL) down; else python3 -m skirret_local down; fi
 
 ##@ Generate
 

@@ -28,6 +28,8 @@ ENTRYPOINT ["python3", "-m"]
 CMD ["skirret_gateway"]
 
 FROM runtime AS install
+ARG PIP_NO_INDEX
+ARG PIP_FIND_LINKS
 USER 0:0
 WORKDIR /source
 RUN python3 -m pip install --no-cache-dir --target /opt/build hatchling

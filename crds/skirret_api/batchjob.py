@@ -104,19 +104,20 @@ class BatchJobSpec(Resource):
     )
     completion_window: str = Field(
         default="24h",
-        max_length=8,
+        max_length=5,
         description=(
             "How long the batch may take; what is not answered then gets an error line. Can't be"
             " changed."
         ),
         json_schema_extra=rules(
             rule(
-                "self.matches('^[1-9][0-9]{0,3}[smhd]$')",
+                "self.matches('^0*[1-9][0-9]*[smhd]$')",
                 "write it as 90s, 30m or 24h",
             ),
             rule(
                 "!self.matches('^[0-9]+[hd]$')"
-                " || int(self.substring(0, self.size() - 1)) * (self.endsWith('d') ? 24 : 1) <= 336",
+                " || int(self.substring(0, self.size() - 1))"
+                " <= (self.endsWith('d') ? 14 : 336)",
                 "must be at most 14d",
             ),
         ),

@@ -53,6 +53,9 @@ class Timings(Resource):
 
     resync_seconds: float = Field(default=60, gt=0, description="All objects are listed.")
     records_seconds: float = Field(default=5, gt=0, description="Records of live batches are read.")
+    sweep_seconds: float = Field(
+        default=3600, gt=0, description="Expired files and what ended batches left are removed."
+    )
     status_seconds: float = Field(default=2, gt=0, description="A loading server is asked.")
     lease_seconds: int = Field(
         default=15, ge=3, description="How long another operator waits after this one died."

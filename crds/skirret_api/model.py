@@ -36,8 +36,8 @@ POD_FIELDS = (
     "server",
     "cache",
     "pod",
-    "template_revision",
-    "restarted_at",
+    "templateRevision",
+    "restartedAt",
 )
 
 

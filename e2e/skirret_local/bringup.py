@@ -43,6 +43,7 @@ class Bringup:
         layout = self._layout
         machine.claim(layout, wanted)
         certificates.make(layout.certificates, certificates.certificates(wanted))
+        layout.kubeconfig.touch(mode=0o600)
         layout.kubeconfig.write_text(configuration.kubeconfig(layout, certificates.ADMIN))
         with step("local Kubernetes: starting etcd, store, containerd and the API server"):
             ground = self._ground(wanted)
@@ -57,7 +58,7 @@ class Bringup:
             self._remove_others(wanted)
             self._kubectl.apply(objects.system())
             upper = self._upper(wanted)
-            now = int(time.time())
+            now = int(time.time()) + 1  # what was said in this second may be older
             started = self._ensure(upper)
             self._await(upper)
             for node in wanted:
@@ -117,9 +118,9 @@ class Bringup:
             node = Node(int(folder.name.removeprefix("node")))
             if node not in wanted:
                 self._processes.stop(f"{node.name}-kubelet")
+                self._kubectl.remove_node(node)
                 self._processes.stop(f"{node.name}-containerd")
                 machine.give_back_node(self._layout, node)
-                self._kubectl.remove_node(node)
 
     def _make_bucket(self) -> None:
         def shell(command: str) -> str:

@@ -10,6 +10,7 @@ from skirret_local import commands
 from skirret_local.layout import ROOT
 
 DOCKER = ROOT / "docker"
+MANY = 100  # images, of which each build leaves about 7 as a cache for the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,12 @@ class Buildah:
         """The image's id; None if there is none of that name."""
         listed = self("images", "--filter", f"reference={name}", "--quiet", "--no-trunc")
         return listed.split()[0] if listed else None
+
+    def tidy(self) -> None:
+        """Removes what failed builds left and, now and then, what no present image is built on."""
+        self("rm", "--all")
+        if len(self("images", "--all", "--quiet").split()) > MANY:
+            self("rmi", "--prune")
 
     def _command(self, *arguments: str | Path) -> list[str | Path]:
         storage = ("--root", self.folder / "storage", "--runroot", self.folder / "run")

@@ -24,7 +24,6 @@ class Cgroups:
     """The mounted hierarchies: one on a machine with cgroup v2, one a controller with v1."""
 
     hierarchies: tuple[Path, ...]
-    unified: bool
 
     @classmethod
     def of(cls, mountinfo: str) -> Cgroups:
@@ -37,7 +36,7 @@ class Cgroups:
                 found[kind].append(Path(fields.split()[4]))
         if not (found["cgroup"] or found["cgroup2"]):
             raise LocalError("no cgroups are mounted: containers can't run here")
-        return cls(tuple(found["cgroup"] + found["cgroup2"]), unified=not found["cgroup"])
+        return cls((*found["cgroup"], *found["cgroup2"]))
 
     def group(self, name: str) -> Path:
         """Where processes of our own go: one hierarchy is enough to find them again."""

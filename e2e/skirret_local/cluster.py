@@ -178,6 +178,7 @@ def _prepare(layout: Layout) -> None:
     prerequisites.install_packages()
     if not programs.are_built(layout):
         prerequisites.check_go()
+        prerequisites.check_disk(layout.local)
         programs.build(layout)
     images.prepare(layout)
 

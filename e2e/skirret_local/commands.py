@@ -13,7 +13,7 @@ from skirret_local.errors import LocalError
 # Debian keeps nft, ip and runc where root's PATH may not look. Nothing else is handed on: a proxy
 # of the environment would swallow the cluster's own addresses.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-ENVIRONMENT: Mapping[str, str] = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"}
+ENVIRONMENT: Mapping[str, str] = {"PATH": PATH, "HOME": str(Path.home()), "LANG": "C.UTF-8"}
 
 
 def find(program: str) -> str | None:

@@ -7,24 +7,22 @@ from pathlib import Path
 
 from skirret_local import certificates, configuration
 from skirret_local.layout import Layout
-from skirret_local.machine import CNI_NETWORK
 from skirret_local.network import (
     API_PORT,
     ETCD_PEER_URL,
     ETCD_URL,
     HOST,
-    S3_PORT,
     S3_URL,
     SERVICES,
+    STORE_FILER_PORT,
+    STORE_MASTER_PORT,
+    STORE_S3_PORT,
+    STORE_VOLUME_PORT,
     Node,
 )
 from skirret_local.processes import Component
 
-# SeaweedFS asks nobody's name but at its S3 port, so all but that stays on the loopback. Each of
-# these ports has a second one, for gRPC, 10000 above it.
-MASTER = "127.0.0.1:19333"
-VOLUME_PORT = "18080"
-FILER_PORT = "18888"
+MASTER = f"127.0.0.1:{STORE_MASTER_PORT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +64,13 @@ def store(layout: Layout, programs: Programs, access_key: str, secret_key: str) 
         command=(
             *(str(programs.weed), "-logtostderr=true", "server"),
             *(f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
-            f"-master.port={MASTER.rpartition(':')[2]}",
+            f"-master.port={STORE_MASTER_PORT}",
             "-master.telemetry=false",
-            "-master.volumeSizeLimitMB=1024",
-            *(f"-volume.port={VOLUME_PORT}", "-volume.max=0", "-volume.preStopSeconds=0"),
-            *(f"-filer.port={FILER_PORT}", f"-filer.localSocket={folder / 'filer.sock'}"),
+            *("-master.volumeSizeLimitMB=1024", "-master.electionTimeout=1s"),
+            *(f"-volume.port={STORE_VOLUME_PORT}", "-volume.max=0", "-volume.preStopSeconds=0"),
+            *(f"-filer.port={STORE_FILER_PORT}", f"-filer.localSocket={folder / 'filer.sock'}"),
             *("-s3", f"-s3.config={config}", f"-s3.localSocket={folder / 's3.sock'}"),
-            *(f"-s3.ip.bind={HOST}", f"-s3.port={S3_PORT}"),
+            *(f"-s3.ip.bind={HOST}", f"-s3.port={STORE_S3_PORT}"),
             *("-s3.port.iceberg=0", "-s3.port.lance=0"),
         ),
         health=f"{S3_URL}/healthz",
@@ -192,7 +190,7 @@ def containerd(layout: Layout, programs: Programs, node: Node) -> Component:
         cgroup=f"{node.name}/runtime",
         files={
             config: configuration.containerd(layout, node, str(programs.cni)),
-            folder / "cni/skirret.conflist": configuration.cni(layout, node, CNI_NETWORK),
+            folder / "cni/skirret.conflist": configuration.cni(layout, node),
         },
     )
 

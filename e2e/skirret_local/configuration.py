@@ -179,7 +179,7 @@ disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.
 """
 
 
-def cni(layout: Layout, node: Node, network: str) -> str:
+def cni(layout: Layout, node: Node) -> str:
     """A link of its own to each pod, routed by the host.
 
     On a shared bridge the answer of a pod reached through a Service would go to the asking pod
@@ -187,7 +187,7 @@ def cni(layout: Layout, node: Node, network: str) -> str:
     """
     return _json(
         cniVersion="0.4.0",
-        name=f"{network}-{node.name}",
+        name=f"skirret-{node.name}",
         plugins=[
             {
                 "type": "ptp",

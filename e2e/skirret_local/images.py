@@ -46,6 +46,7 @@ def build(layout: Layout) -> None:
     if _stamp(archive) == wanted:
         return
     with step(f"image {IMAGE}: building") as doing:
+        buildah.tidy()
         for line in buildah.build(
             IMAGE,
             "skirret.Dockerfile",
@@ -122,7 +123,7 @@ def _source_texts() -> Iterator[str]:
     """Everything the image is made of, but base and wheels."""
     files = [
         DOCKER / "skirret.Dockerfile",
-        *(ROOT / name for name in ("pyproject.toml", "README.md")),
+        *(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE")),
     ]
     for folder in SOURCES:
         found = (ROOT / folder).rglob("*")

@@ -19,7 +19,8 @@ class Kubectl:
     kubeconfig: Path
 
     def __call__(self, *arguments: str, text: str | None = None) -> str:
-        return commands.output(self.program, "--kubeconfig", self.kubeconfig, *arguments, text=text)
+        flags = ("--kubeconfig", self.kubeconfig, "--cache-dir", self.kubeconfig.parent / "cache")
+        return commands.output(self.program, *flags, *arguments, text=text)
 
     def apply(self, wanted: Iterable[objects.Object]) -> None:
         content = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(wanted)})

@@ -6,16 +6,17 @@ import json
 import shutil
 from pathlib import Path
 
-from skirret_local import commands, processes
+from skirret_local import commands, health, processes
 from skirret_local.cgroups import Cgroups
 from skirret_local.errors import LocalError
 from skirret_local.layout import Layout
-from skirret_local.network import BRIDGE, Node
+from skirret_local.network import API_PORT, BRIDGE, HOST, STORE_GRPC, STORE_PORTS, Node
 
 MOUNTS = Path("/proc/self/mountinfo")
 
-# Names the folder of the cluster that holds the machine's bridge, addresses and groups.
-OWNER = Path("/run/skirret-local")
+# Whose the machine's bridge, addresses and groups are, and its settings as they were before. Not in
+# the cluster's own folder, which may get lost.
+CLAIM = Path("/run/skirret-local")
 
 # The first is ours to set, the others the kubelet's and kube-proxy's; all are put back.
 FORWARDING = "net.ipv4.ip_forward"
@@ -34,11 +35,14 @@ SETTINGS = (
     "vm.panic_on_oom",
 )
 
-# Left by containerd, the kubelet and the CNI library in places that can't be chosen.
+# Left by containerd, the CNI library, the kubelet, SeaweedFS and kubectl in places that can't be
+# chosen.
 SHIM_SOCKETS = Path("/run/containerd/s")
-CONTAINER_LOGS = Path("/var/log/containers")
 CNI_RESULTS = Path("/var/lib/cni/results")
-CNI_NETWORK = "skirret"
+CONTAINER_LOGS = Path("/var/log/containers")
+DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
+STORE_SOCKETS = Path("/tmp")
+DISCOVERY = Path.home() / f".kube/cache/discovery/{HOST}_{API_PORT}"
 
 
 def cgroups() -> Cgroups:
@@ -47,9 +51,10 @@ def cgroups() -> Cgroups:
 
 def owner() -> Path | None:
     """The folder of the cluster that is up on this machine, if it still exists."""
-    if not OWNER.exists():
+    note = CLAIM / "owner"
+    if not note.exists():
         return None
-    folder = Path(OWNER.read_text().strip())
+    folder = Path(note.read_text())
     return folder if folder.exists() else None
 
 
@@ -58,7 +63,7 @@ def is_stale(layout: Layout) -> bool:
     boot = layout.state / "boot"
     if boot.exists():
         return boot.read_text() != processes.boot() or owner() != layout.local
-    return layout.state.exists() or OWNER.exists()
+    return layout.state.exists() or CLAIM.exists()
 
 
 def refuse_other(layout: Layout) -> None:
@@ -72,10 +77,11 @@ def refuse_other(layout: Layout) -> None:
 
 def claim(layout: Layout, nodes: list[Node]) -> None:
     """Takes what the cluster needs of the machine; again without change."""
+    CLAIM.mkdir(exist_ok=True)
+    (CLAIM / "owner").write_text(str(layout.local))
+    _note_settings(CLAIM / "settings.json")
     layout.state.mkdir(parents=True, exist_ok=True)
-    OWNER.write_text(str(layout.local))
     (layout.state / "boot").write_text(processes.boot())
-    _note_settings(layout.state / "settings.json")
     _setting(FORWARDING).write_text("1")
     groups = cgroups()
     groups.make("host")
@@ -94,7 +100,7 @@ def give_back_node(layout: Layout, node: Node) -> None:
     groups = cgroups()
     groups.kill(node.name)
     groups.remove(node.name)
-    commands.output("ip", "address", "del", f"{node.address}/32", "dev", BRIDGE)
+    commands.output("ip", "address", "flush", "dev", BRIDGE, "to", f"{node.address}/32")
     _remove(layout.node(node.name))
 
 
@@ -108,13 +114,12 @@ def give_back(layout: Layout) -> None:
         if link["ifname"] == BRIDGE:
             commands.output("ip", "link", "delete", BRIDGE)
     groups.remove()
-    _restore_settings(layout.state / "settings.json")
+    _restore_settings(CLAIM / "settings.json")
     _remove_strays(layout.state)
     unmount(layout.local)  # the state, and what an interrupted build of an image left
-    for folder in layout.state.glob("node*"):
-        _remove(folder)
     _remove(layout.state)
-    OWNER.unlink(missing_ok=True)
+    if CLAIM.exists():
+        shutil.rmtree(CLAIM)
 
 
 def _remove_tables(name: str) -> None:
@@ -126,8 +131,6 @@ def _remove_tables(name: str) -> None:
 
 def _remove(folder: Path) -> None:
     """Removes a folder, but nothing that is mounted in it: a claim of ours is the real thing."""
-    for socket in _shim_sockets(folder):
-        socket.unlink(missing_ok=True)
     unmount(folder)
     if folder.exists():
         shutil.rmtree(folder)
@@ -169,21 +172,27 @@ def _restore_settings(note: Path) -> None:
     if note.exists():
         for name, value in json.loads(note.read_text()).items():
             path = _setting(name)
-            if path.read_text() != value:
+            if path.exists() and path.read_text() != value:
                 path.write_text(value)
 
 
-def _shim_sockets(folder: Path) -> list[Path]:
-    """Each container's bundle names the socket of its shim."""
-    addresses = folder.glob("containerd/state/io.containerd.runtime.v2.task/*/*/address")
-    sockets = [Path(address.read_text().removeprefix("unix://")) for address in addresses]
-    return [socket for socket in sockets if socket.parent == SHIM_SOCKETS]
-
-
 def _remove_strays(state: Path) -> None:
-    """Links to our pods' logs and notes of our pods' addresses."""
+    """What is ours in folders that aren't."""
     for link in CONTAINER_LOGS.glob("*.log"):
         if link.is_symlink() and state in link.readlink().parents:
             link.unlink()
-    for note in CNI_RESULTS.glob(f"{CNI_NETWORK}-*"):
-        note.unlink()
+    for note in CNI_RESULTS.glob("*"):
+        if str(state) in note.read_text():
+            note.unlink()
+    for port in STORE_PORTS:
+        for socket in STORE_SOCKETS.glob(f"seaweedfs-*-grpc-{port + STORE_GRPC}.sock"):
+            socket.unlink()
+    for socket in (*SHIM_SOCKETS.glob("*"), DEVICE_PLUGINS):
+        if not health.answers(str(socket)):  # nobody's any more
+            socket.unlink(missing_ok=True)
+    if DISCOVERY.exists():  # the next cluster at this address knows other kinds
+        shutil.rmtree(DISCOVERY)
+    for folder in (SHIM_SOCKETS, CNI_RESULTS, CONTAINER_LOGS, DEVICE_PLUGINS.parent):
+        for empty in (folder, folder.parent):
+            if empty.is_dir() and not any(empty.iterdir()):
+                empty.rmdir()

@@ -17,10 +17,20 @@ DNS_SERVICE = "10.203.0.10"
 
 API_PORT = 6443
 DNS_PORT = 1053
-S3_PORT = 8333
 API_URL = f"https://{HOST}:{API_PORT}"
-S3_URL = f"http://{HOST}:{S3_PORT}"
-S3_CLUSTER_URL = f"http://s3.storage.svc:{S3_PORT}"
+
+# SeaweedFS asks nobody's name but at its S3 port, so all but that stays on the loopback. Each of
+# its servers has a second port, for gRPC.
+STORE_MASTER_PORT = 19333
+STORE_VOLUME_PORT = 18080
+STORE_FILER_PORT = 18888
+STORE_S3_PORT = 18333
+STORE_PORTS = (STORE_MASTER_PORT, STORE_VOLUME_PORT, STORE_FILER_PORT, STORE_S3_PORT)
+STORE_GRPC = 10000  # from the first port to the second
+S3_URL = f"http://{HOST}:{STORE_S3_PORT}"
+S3_SERVICE_PORT = 8333
+S3_CLUSTER_URL = f"http://s3.storage.svc:{S3_SERVICE_PORT}"
+
 ETCD_URL = "http://127.0.0.1:12379"
 ETCD_PEER_URL = "http://127.0.0.1:12380"
 

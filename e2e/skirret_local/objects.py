@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from skirret_local import certificates
-from skirret_local.network import DNS_PORT, DNS_SERVICE, HOST, MOST_NODES, S3_PORT, first_nodes
+from skirret_local.network import (
+    DNS_PORT,
+    DNS_SERVICE,
+    HOST,
+    MOST_NODES,
+    S3_SERVICE_PORT,
+    STORE_S3_PORT,
+    first_nodes,
+)
 
 Object = dict[str, Any]
 
@@ -21,7 +29,7 @@ def system() -> list[Object]:
         *_dns_role(),
         *_service("kube-dns", "kube-system", dns, clusterIP=DNS_SERVICE),
         namespace(STORE_NAMESPACE),
-        *_service("s3", STORE_NAMESPACE, [("s3", "TCP", S3_PORT, S3_PORT)]),
+        *_service("s3", STORE_NAMESPACE, [("s3", "TCP", S3_SERVICE_PORT, STORE_S3_PORT)]),
     ]
 
 

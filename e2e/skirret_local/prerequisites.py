@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from skirret_local.steps import step
 OS_RELEASE = Path("/etc/os-release")
 GO = (1, 25)
 PYTHON = (3, 11)
+DISK = 8e9
 
 # Debian's package for each program; none is installed whose program is there already.
 PACKAGES = {
@@ -75,6 +77,16 @@ def check_go() -> None:
         )
 
 
+def check_disk(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < DISK:
+        raise LocalError(
+            f"too little room to build in: {free / 1e9:.0f} GB free at {folder}, "
+            f"and Go's caches, images and programs take {DISK / 1e9:.0f}; "
+            "make room, or set SKIRRET_CACHE to a folder on another disk"
+        )
+
+
 def install_packages() -> None:
     missing = missing_packages()
     if not missing:
@@ -82,6 +94,7 @@ def install_packages() -> None:
     environment = {**os.environ, "PATH": commands.PATH, "DEBIAN_FRONTEND": "noninteractive"}
     with step(f"Debian packages: installing {' '.join(missing)}") as doing:
         for command in (
+            ["dpkg", "--configure", "-a"],  # an installation that was interrupted
             ["apt-get", "update"],
             ["apt-get", "install", "--yes", "--no-install-recommends", *missing],
         ):

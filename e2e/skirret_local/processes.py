@@ -91,9 +91,6 @@ class Processes:
     logs: Path
     cgroups: Cgroups
 
-    def names(self) -> list[str]:
-        return sorted(path.name for path in self.records.glob("*") if path.suffix != ".new")
-
     def alive(self, name: str) -> Record | None:
         """The component's record if its process lives."""
         path = self.records / name

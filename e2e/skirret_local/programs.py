@@ -41,7 +41,7 @@ def build(layout: Layout) -> None:
     layout.programs.mkdir(parents=True, exist_ok=True)
     _stamp(layout).unlink(missing_ok=True)
     environment = go_environment()
-    with step(f"Kubernetes {KUBERNETES}: fetching its Go modules (0.9 GB the first time)") as doing:
+    with step(f"fetching Kubernetes {KUBERNETES}", "1.2 GB of Go modules the first time") as doing:
         packages = fetched = 0
         for line in commands.lines(
             "go", "list", "-deps", *PACKAGES, cwd=SOURCE, environment=environment
@@ -51,7 +51,7 @@ def build(layout: Layout) -> None:
                 doing.tell(f"{fetched} modules")
             else:
                 packages += 1
-    with step(f"Kubernetes {KUBERNETES}: compiling (about 8 minutes the first time)") as doing:
+    with step(f"compiling Kubernetes {KUBERNETES}", "about 10 minutes the first time") as doing:
         to = f"{layout.programs}/"
         compiled = commands.lines(
             "go", *BUILD, "-o", to, *PACKAGES, cwd=SOURCE, environment=environment

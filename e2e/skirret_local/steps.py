@@ -38,8 +38,8 @@ class Step:
 
 
 @contextmanager
-def step(what: str) -> Iterator[Step]:
-    say(what)
+def step(what: str, hint: str = "") -> Iterator[Step]:
+    say(f"{what} ({hint})" if hint else what)
     doing = Step(what)
     yield doing
     if doing.seconds >= 1:

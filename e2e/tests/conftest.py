@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from openai import OpenAI
@@ -18,11 +19,11 @@ _FIGURES = pytest.StashKey[list[str]]()
 @pytest.fixture(scope="session")
 def site() -> Iterator[Site]:
     """Skirret as its users install it, on the local Kubernetes with two pretend GPUs."""
-    site = local.site("skirret-e2e", gpus=2)
+    site = local.site("skirret-e2e", Path(__file__).with_name("values.yaml"), gpus=2)
     site.install()
-    site.kubectl("delete", "skirret", "--all", "--wait=true")
+    site.kubectl("delete", "inferencemodels,batchjobs", "--all", "--wait=true")
     yield site
-    site.kubectl("delete", "skirret", "--all", "--wait=false")
+    site.kubectl("delete", "inferencemodels,batchjobs", "--all", "--wait=false")
 
 
 @pytest.fixture(scope="session")

@@ -49,19 +49,9 @@ def test_a_batchjob_without_an_input_is_refused_by_the_name_of_its_field(site: S
             "Unschedulable",
             "nobody",
         ),
-        ("no-such-image", {"image": "localhost/nobody:1"}, "ErrImagePull", "localhost/nobody:1"),
-        (
-            "no-memory",
-            {"resources": {"requests": {"memory": "100Mi"}, "limits": {"memory": "120Mi"}}},
-            "OOMKilled",
-            "120Mi",
-        ),
-        (
-            "no-gpu",
-            {"resources": {"limits": {"nvidia.com/gpu": "3"}}},
-            "Unschedulable",
-            "nvidia.com/gpu",
-        ),
+        ("no-image", {"profile": "no-image"}, "ErrImagePull", "localhost/nobody:1"),
+        ("no-memory", {"profile": "no-memory"}, "OOMKilled", "40Mi"),
+        ("no-gpu", {"profile": "three-gpus"}, "Unschedulable", "nvidia.com/gpu"),
     ],
 )
 def test_a_model_that_cannot_start_says_why(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from skirret_operator.reconcile.plan import Plan
 from skirret_operator.records import Records
 from skirret_operator.workqueue import WorkQueue
 
-_WORKERS = 8
+_WORKERS = 4  # of each queue
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +34,7 @@ class Controller:
         observer: Observer,
         records: Records,
         informer: Informer,
-        queue: WorkQueue[Key],
+        queues: Mapping[str, WorkQueue[Key]],
         config: OperatorConfig,
         metrics: Metrics,
         clock: Callable[[], float],
@@ -43,7 +43,8 @@ class Controller:
         self._observer = observer
         self._records = records
         self._informer = informer
-        self._queue = queue
+        # One for each kind: a store that does not answer holds up batches alone.
+        self._queues = queues
         self._config = config
         self._metrics = metrics
         self._clock = clock
@@ -52,12 +53,16 @@ class Controller:
     async def run(self) -> None:
         """Until something ends the process: LeaseLost, DeadWatch."""
         self.resynced_at = self._clock()
+        timings = self._config.timings
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(_WORKERS):
-                tasks.create_task(self._work())
+            for queue in self._queues.values():
+                for _ in range(_WORKERS):
+                    tasks.create_task(self._work(queue))
             tasks.create_task(self._resync())
-            for namespace in self._config.namespaces:
-                tasks.create_task(self._follow_records(namespace))
+            for each in self._config.namespaces:
+                poll, sweep = self._records.poll, self._records.sweep
+                tasks.create_task(self._repeat("records", poll, each, timings.records_seconds))
+                tasks.create_task(self._repeat("sweep", sweep, each, timings.sweep_seconds))
 
     def trouble(self, now: float) -> str | None:
         """What a probe must know: the resync has not come through for too long."""
@@ -81,21 +86,21 @@ class Controller:
         now = self._clock()
         for model, seen in snapshot.models():
             if not _rests(partial(models.reconcile, model, seen, self._config, now)):
-                self._queue.add(_key(model))
+                self._queues[MODEL.name].add(_key(model))
         for batch in snapshot.of(BATCH):
             # Of a batch that lives, the record must be read; one that has ended waits for its TTL.
             if not _rests(partial(batches.after_the_end, batch, now)):
-                self._queue.add(_key(batch))
+                self._queues[BATCH.name].add(_key(batch))
         self.resynced_at = now
         self._metrics.resynced.set(now)
 
     # The loops below must survive whatever one object or one call throws at them: each has the one
     # broad `except` of its kind, and counts.
 
-    async def _work(self) -> None:
+    async def _work(self, queue: WorkQueue[Key]) -> None:
         while True:
-            key = await self._queue.take()
-            self._metrics.queued.set(len(self._queue))
+            key = await queue.take()
+            self._metrics.queued.labels(key[0]).set(len(queue))
             result = "error"
             try:
                 with self._metrics.seconds.labels(key[0]).time():
@@ -111,14 +116,14 @@ class Controller:
             except Exception:
                 _log.exception("%s: this is a bug", "/".join(key))
             finally:
-                self._queue.done(key)
+                queue.done(key)
             self._metrics.reconciles.labels(key[0], result).inc()
             if result != "ok":
-                self._queue.retry(key)
+                queue.retry(key)
                 continue
-            self._queue.forget(key)
+            queue.forget(key)
             if again is not None:
-                self._queue.add_after(key, again)
+                queue.add_after(key, again)
 
     async def _resync(self) -> None:
         while True:
@@ -129,19 +134,21 @@ class Controller:
                 _log.warning("the resync failed: %s", error)
             await asyncio.sleep(self._config.timings.resync_seconds)
 
-    async def _follow_records(self, namespace: str) -> None:
+    async def _repeat(
+        self, name: str, what: Callable[[str], Awaitable[None]], namespace: str, seconds: float
+    ) -> None:
         while True:
             try:
-                await self._records.poll(namespace)
+                await what(namespace)
             except LeaseLost:
                 raise
             except (KubeError, StoreError) as error:
-                self._metrics.faults.labels("records").inc()
-                _log.warning("the records of %s were not read: %s", namespace, error)
+                self._metrics.faults.labels(name).inc()
+                _log.warning("%s of %s: %s", name, namespace, error)
             except Exception:
-                self._metrics.faults.labels("records").inc()
-                _log.exception("the records of %s were not read: this is a bug", namespace)
-            await asyncio.sleep(self._config.timings.records_seconds)
+                self._metrics.faults.labels(name).inc()
+                _log.exception("%s of %s: this is a bug", name, namespace)
+            await asyncio.sleep(seconds)
 
     async def _reconcile_model(self, namespace: str, name: str) -> float | None:
         seen = await self._observer.model(namespace, name)
@@ -194,7 +201,7 @@ def _rests(decide: Callable[[], Plan | None]) -> bool:
         plan = decide()
     except Exception:
         return False
-    return plan is not None and not plan.changes_anything and plan.again is None
+    return plan is not None and not plan.changes_anything
 
 
 def _key(live: Object) -> Key:

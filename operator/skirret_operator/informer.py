@@ -31,12 +31,12 @@ class DeadWatch(Exception):
 class Informer:
     """Turns events into keys for `wake`, and remembers what the watches have told."""
 
-    def __init__(self, wake: Callable[[Key], None], renamed: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[Key], None]) -> None:
         self._wake = wake
-        self._renamed = renamed
         self._told: dict[Key, str] = {}  # the resourceVersion a watch told last
         self._missed: dict[Key, str] = {}  # what a resync saw and no watch had told by then
-        self._names: dict[Key, frozenset[str]] = {}  # served names, to wake those who share them
+        self._names: dict[Key, frozenset[str]] = {}  # served names of every model
+        self._claims: dict[str, set[Key]] = {}  # the same, by name
 
     def handle(self, kind: Kind, event: str | None, body: Object) -> None:
         """One event of a watch; None when the object was there at its start."""
@@ -51,6 +51,12 @@ class Informer:
             self._names_changed(key, frozenset() if gone else frozenset(served_names(body)))
         for owner in _owners(kind, key, metadata.get("labels", {})):
             self._wake(owner)
+
+    def is_contested(self, model: Object) -> bool:
+        """Whether another model seems to claim one of its names; a lost event may make it wrong."""
+        metadata = model["metadata"]
+        me = {(MODEL.name, metadata["namespace"], metadata["name"])}
+        return any(self._claims.get(name, me) - me for name in served_names(model))
 
     def told(self) -> dict[Key, str]:
         """What the watches have told up to now."""
@@ -79,14 +85,19 @@ class Informer:
                     self._names_changed(key, frozenset())
 
     def _names_changed(self, key: Key, names: frozenset[str]) -> None:
+        """Wakes those who share a name that `key` has taken up or let go."""
         before = self._names.pop(key, frozenset())
         if names:
             self._names[key] = names
-        if names != before:
-            self._renamed()
-            for other, theirs in self._names.items():
-                if other != key and theirs & (before | names):
-                    self._wake(other)
+        for name in before - names:
+            self._claims[name].discard(key)
+        for name in names - before:
+            self._claims.setdefault(name, set()).add(key)
+        for name in before ^ names:
+            for other in self._claims[name] - {key}:
+                self._wake(other)
+            if not self._claims[name]:
+                del self._claims[name]
 
 
 def _owners(kind: Kind, key: Key, labels: dict[str, str]) -> Iterable[Key]:

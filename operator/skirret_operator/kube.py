@@ -36,7 +36,7 @@ from typing import Any
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import load_incluster_config, load_kube_config
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from skirret_api.meta import FIELD_MANAGER
 from skirret_api.parts import Object
@@ -70,10 +70,14 @@ class Unreachable(KubeError):
 async def connect() -> ApiClient:
     """A client with the pod's service account, or with KUBECONFIG where that is set."""
     configuration = Configuration()
-    if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
-        load_incluster_config(client_configuration=configuration)
-    else:
-        await load_kube_config(client_configuration=configuration)
+    file = os.environ.get("KUBECONFIG")
+    try:
+        if "KUBERNETES_SERVICE_HOST" in os.environ and not file:
+            load_incluster_config(client_configuration=configuration)
+        else:
+            await load_kube_config(file, client_configuration=configuration)
+    except ConfigException as error:
+        raise Unreachable(f"no cluster to connect to: {error}") from error
     return ApiClient(configuration)
 
 

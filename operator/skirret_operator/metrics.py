@@ -36,11 +36,12 @@ class Metrics:
         self.queued = Gauge(
             "skirret_operator_queue_depth",
             "Objects that wait to be looked at.",
+            ["kind"],
             registry=registry,
         )
         self.faults = Counter(
             "skirret_operator_loop_faults_total",
-            "Resyncs and looks at the records that failed.",
+            "Resyncs, looks at the records and sweeps that failed.",
             ["loop"],
             registry=registry,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,7 +26,6 @@ from skirret_operator.reconcile.observed import ObservedBatch, ObservedModel
 from skirret_operator.servers import Servers
 
 OURS = f"{meta.MANAGED_BY}={meta.MANAGED_BY_SKIRRET}"
-_OWNERS_SECONDS = 2.0  # how old the list of served names may be
 # Warnings that say nothing of why a container has not started.
 _NO_CAUSE = frozenset({"Unhealthy", "BackOff", "FailedScheduling"})
 
@@ -72,19 +72,19 @@ class Snapshot:
 
 
 class Observer:
+    """`is_contested` may spare a LIST: it says whether another model claims one of these names."""
+
     def __init__(
         self,
         kube: Kube,
         servers: Servers,
         namespaces: Iterable[str],
-        monotonic: Callable[[], float],
+        is_contested: Callable[[Object], bool],
     ) -> None:
         self._kube = kube
         self._servers = servers
         self._namespaces = tuple(namespaces)
-        self._monotonic = monotonic
-        self._owners: Mapping[str, tuple[str, str]] = {}
-        self._owners_at = float("-inf")
+        self._is_contested = is_contested
 
     async def snapshot(self) -> Snapshot:
         found = Snapshot()
@@ -100,17 +100,23 @@ class Observer:
         if found is None:
             return None
         labels = f"{meta.MODEL_LABEL}={name}"
-        pods = await self._kube.list(POD, namespace, labels=labels)
+        # By name, not by label: another's object under this name must be seen too.
+        deployment, service, revisions, pods, owners = await asyncio.gather(
+            self._kube.get(DEPLOYMENT, namespace, name),
+            self._kube.get(SERVICE, namespace, name),
+            self._kube.list(REVISION, namespace, labels=labels),
+            self._kube.list(POD, namespace, labels=labels),
+            self._served_by(found),
+        )
         hanging = [pod for pod in pods if not is_ready(pod) and not is_going(pod)]
         return found, ObservedModel(
-            # Read by name, not by label: another's object under this name must be seen too.
-            deployment=await self._kube.get(DEPLOYMENT, namespace, name),
-            service=await self._kube.get(SERVICE, namespace, name),
-            revisions=await self._kube.list(REVISION, namespace, labels=labels),
+            deployment=deployment,
+            service=service,
+            revisions=revisions,
             pods=pods,
             events=await self._events(namespace, hanging),
             progress=await self._servers.progress(hanging),
-            owners=await self._served_by(),
+            owners=owners,
         )
 
     async def batch(self, namespace: str, name: str) -> tuple[Object, ObservedBatch] | None:
@@ -126,17 +132,11 @@ class Observer:
             events=await self._events(namespace, pods),
         )
 
-    def forget_names(self) -> None:
-        """A model came, went or was renamed."""
-        self._owners_at = float("-inf")
-
-    async def _served_by(self) -> Mapping[str, tuple[str, str]]:
-        if self._monotonic() > self._owners_at + _OWNERS_SECONDS:
-            at = self._monotonic()
-            lists = [await self._kube.list(MODEL, each) for each in self._namespaces]
-            self._owners = model.owners(each for found in lists for each in found)
-            self._owners_at = at
-        return self._owners
+    async def _served_by(self, found: Object) -> Mapping[str, tuple[str, str]]:
+        if not self._is_contested(found):
+            return {}
+        lists = [await self._kube.list(MODEL, each) for each in self._namespaces]
+        return model.owners(each for listed in lists for each in listed)
 
     async def _events(self, namespace: str, pods: Iterable[Object]) -> dict[str, str]:
         """The last warning of each pod that is placed and has not come to start its container."""

@@ -17,11 +17,11 @@ from prometheus_client import CollectorRegistry
 from skirret_api import internal
 from skirret_api.config import OperatorConfig
 from skirret_api.tenants import Tenant
-from skirret_batch.store import open_store
+from skirret_batch.store import Retries, open_store
 from skirret_operator.controller import Controller
 from skirret_operator.door import door
 from skirret_operator.informer import Informer, registry, settings
-from skirret_operator.kinds import BATCH
+from skirret_operator.kinds import BATCH, MODEL
 from skirret_operator.kube import Kube, KubeError, connect
 from skirret_operator.lease import Lease
 from skirret_operator.metrics import Metrics
@@ -30,6 +30,8 @@ from skirret_operator.records import Records
 from skirret_operator.servers import Servers
 from skirret_operator.workqueue import WorkQueue
 
+# Short: whoever meets a store that is down comes again later.
+_RETRIES = Retries(seconds=2.0, longest_pause=0.5)
 _log = logging.getLogger(__name__)
 
 
@@ -54,24 +56,26 @@ async def run(
             guard=lease.check,
             wrote=lambda verb, kind: metrics.writes.labels(verb, kind).inc(),
         )
-        queue: WorkQueue[Key] = WorkQueue(time.monotonic)
+        queues: dict[str, WorkQueue[Key]] = {
+            kind.name: WorkQueue(time.monotonic) for kind in (MODEL, BATCH)
+        }
 
         def wake(key: Key) -> None:
             metrics.events.labels(key[0]).inc()
-            queue.add(key)
+            queues[key[0]].add(key)
 
+        informer = Informer(wake)
         servers = Servers(session, {name: tenant.token for name, tenant in tenants.items()})
-        observer = Observer(kube, servers, config.namespaces, time.monotonic)
-        informer = Informer(wake, observer.forget_names)
+        observer = Observer(kube, servers, config.namespaces, informer.is_contested)
         records = Records(
-            {name: open_store(tenant.store) for name, tenant in tenants.items()},
+            {name: open_store(tenant.store, _RETRIES) for name, tenant in tenants.items()},
             kube,
             wake=lambda namespace, name: wake((BATCH.name, namespace, name)),
             clock=time.time,
         )
         stack.push_async_callback(records.close)
         controller = Controller(
-            kube, observer, records, informer, queue, config, metrics, time.time
+            kube, observer, records, informer, queues, config, metrics, time.time
         )
         await stack.enter_async_context(
             door(port, metrics.registry, lambda: controller.trouble(time.time()))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from skirret_api.batchjob import BATCH_ID_LABEL
 from skirret_api.parts import Object
 from skirret_batch import record as records
+from skirret_batch import sweep
 from skirret_batch.record import CustomResource, Record
 from skirret_batch.store import BatchStore, Changed, NotThere, StoreError
 from skirret_operator.build.batch import custom_resource
 from skirret_operator.kinds import BATCH
-from skirret_operator.kube import Conflict, Kube
+from skirret_operator.kube import Conflict, Kube, KubeError
 
 _log = logging.getLogger(__name__)
 
@@ -62,10 +64,18 @@ class Records:
         # Listed after the records: a BatchJob that a record names was there before the record.
         jobs = {each["metadata"]["uid"] for each in await self._kube.list(BATCH, namespace)}
         for record, _ in now.values():
-            if record.cr is None:
-                await self._adopt(namespace, store, record)
-            elif record.cr.uid not in jobs:
-                await self._discard(store, record)
+            try:
+                if record.cr is None:
+                    await self._adopt(namespace, store, record)
+                elif record.cr.uid not in jobs:
+                    await self._discard(store, record)
+            except (KubeError, StoreError) as error:  # one batch holds up no other
+                _log.warning("batch %s: %s", record.id, error)
+
+    async def sweep(self, namespace: str) -> None:
+        """Takes away what nobody needs any more. Raises StoreError."""
+        if store := self._stores.get(namespace):
+            await sweep.sweep(store, self._clock())
 
     async def close(self) -> None:
         for store in self._stores.values():
@@ -88,7 +98,8 @@ class Records:
             live: Object | None = await self._kube.create(desired)
         except Conflict:  # made by a try that did not come to say so in the record
             live = await self._kube.get(BATCH, namespace, desired["metadata"]["name"])
-        if live is None or live["metadata"].get("labels") != desired["metadata"]["labels"]:
+        labels = live["metadata"].get("labels", {}) if live else {}
+        if live is None or labels.get(BATCH_ID_LABEL) != record.id:
             _log.error("the name of batch %s is taken by another BatchJob", record.id)
             return
         uid, name = live["metadata"]["uid"], live["metadata"]["name"]
@@ -100,9 +111,4 @@ class Records:
         """Its BatchJob was deleted: nothing of it is published, and what it left goes."""
         await records.change(store, record.id, lambda it: records.discard(it, self._clock()))
         _log.info("batch %s is cancelled: its BatchJob was deleted", record.id)
-        folder, kept = records.folder_of(record.id), records.record_key(record.id)
-        async for upload in store.uploads(folder):
-            await store.abort(upload.key, upload.upload)
-        async for entry in store.list(folder):
-            if entry.key != kept:
-                await store.delete(entry.key)
+        await sweep.clear(store, record.id)

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterable
 
 import aiohttp
+from pydantic import TypeAdapter, ValidationError
 
 from skirret_api import internal
 from skirret_api.parts import Object
 from skirret_operator.reconcile.cause import Progress
 
 _TIMEOUT = aiohttp.ClientTimeout(total=1.5)
-_NUMBERS = ("percent", "eta_seconds", "bytes_per_second")
+_PROGRESS = TypeAdapter(Progress)
 
 
 class Servers:
@@ -46,18 +47,6 @@ class Servers:
         url = f"http://{host}:{self._port}/status"
         try:
             async with self._session.get(url, headers=headers, timeout=_TIMEOUT) as response:
-                return _read(await response.json()) if response.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+                return _PROGRESS.validate_json(await response.read())
+        except (aiohttp.ClientError, TimeoutError, OSError, ValidationError):
             return None  # it has not come that far
-
-
-def _read(said: Object) -> Progress | None:
-    phase = said.get("phase")
-    if not isinstance(phase, str):
-        return None
-    numbers = {name: float(said[name]) for name in _NUMBERS if _is_number(said.get(name))}
-    return Progress(phase, **numbers)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -22,7 +22,16 @@ from typing import BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from skirret_api.tenants import FolderStore
-from skirret_batch.store import Blob, Changed, Entry, NotThere, Part, PendingUpload, StoreRefused
+from skirret_batch.store import (
+    Blob,
+    Changed,
+    Entry,
+    NotThere,
+    Part,
+    PendingUpload,
+    StoreRefused,
+    Stream,
+)
 
 _LOCKS = 64
 _PIECE = 1 << 20  # bytes read at once
@@ -45,7 +54,7 @@ class Folder:
 
     def key_of(self, uri: str) -> str:
         parts = urlsplit(uri)
-        path = Path(unquote(parts.path))
+        path = Path(os.path.normpath(unquote(parts.path)))
         if parts.scheme != "file" or not path.is_relative_to(self._root):
             raise StoreRefused(f"{uri} is outside this store, file://{self._root}")
         return path.relative_to(self._root).as_posix() + ("/" if parts.path.endswith("/") else "")
@@ -61,11 +70,10 @@ class Folder:
     async def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return await self._do(key, _read_range, self._path(key), start, end)
 
-    async def stream(
-        self, key: str, start: int = 0, end: int | None = None
-    ) -> AsyncIterator[bytes]:
+    async def stream(self, key: str, start: int = 0, end: int | None = None) -> Stream:
         # An open file outlives its name: an overwrite or a delete doesn't disturb this reader.
-        file = await self._do(key, self._path(key).open, "rb")
+        with self._failures(key):  # not in a thread: a cancel would lose the open file
+            file = self._path(key).open("rb")
         try:
             file.seek(start)
             left = None if end is None else end - start
@@ -161,9 +169,15 @@ class Folder:
         return
 
     async def _do(self, key: str, work: Callable[..., T], *arguments: object) -> T:
-        """Runs blocking work beside the event loop, and says its failure in our words."""
-        try:
+        """Runs blocking work beside the event loop."""
+        with self._failures(key):
             return await asyncio.to_thread(work, *arguments)
+
+    @contextmanager
+    def _failures(self, key: str) -> Iterator[None]:
+        """Says failures of the operating system in our words."""
+        try:
+            yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise NotThere(f"nothing at {key}") from error
         except OSError as error:
@@ -178,6 +192,8 @@ class Folder:
         return self._own / "uploads" / upload
 
     def _prepare(self) -> None:
+        if self._root.exists() and not self._root.is_dir():
+            raise StoreRefused(f"{self._root} is no folder")
         for name in ("locks", "tmp", "uploads"):
             (self._own / name).mkdir(parents=True, exist_ok=True)
         for file in (self._own / "tmp").iterdir():
@@ -220,12 +236,13 @@ class Folder:
 
     def _rename(self, source: Path, target: Path) -> None:
         while True:
-            self._make(target.parent)
             try:
+                self._make(target.parent)
                 os.replace(source, target)
                 break
             except FileNotFoundError:
-                # A delete beside us removed the emptied folder between these two lines.
+                # A delete beside us removed the folder, empty for a moment: unless it is the source
+                # that is gone, again.
                 source.stat()
         self._sync_folder(target.parent)
 
@@ -241,12 +258,16 @@ class Folder:
             os.fsync(file.fileno())
 
     def _sync_folder(self, path: Path) -> None:
-        if self._durable:
+        if not self._durable:
+            return
+        try:
             folder = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        except FileNotFoundError:  # what was written there is deleted already
+            return
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def _delete(self, key: str) -> None:
         path = self._path(key)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -33,7 +34,7 @@ from skirret_batch.listing import Shelf, batches
 from skirret_batch.receive import BATCH, Limits, receive
 from skirret_batch.record import Record, Transition
 from skirret_batch.reservation import reserve
-from skirret_batch.store import BatchStore, Changed, NotThere, StoreError
+from skirret_batch.store import BatchStore, Changed, NotThere, StoreError, Stream
 
 log = logging.getLogger(__name__)
 
@@ -308,10 +309,11 @@ def _no_file(file_id: str) -> NotFound:
     return NotFound(f"No such File object: {file_id}", param="id")
 
 
-async def _rejoined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece
+async def _rejoined(first: bytes, rest: Stream) -> Stream:
+    async with aclosing(rest):
+        yield first
+        async for piece in rest:
+            yield piece
 
 
 def _checked(object_id: str) -> str:

@@ -319,7 +319,7 @@ class _Errors:
 
     def add(self, line: int | None, code: str, message: str, param: str | None = None) -> None:
         self.count += 1
-        if len(self.first) < 2 * MOST_ERRORS:
+        if line is None or len(self.first) < MOST_ERRORS:
             self.first.append(BatchError(code=code, message=message, param=param, line=line))
 
     def add_all(self, uses: _Uses, code: str, message: str, param: str) -> None:

@@ -107,7 +107,7 @@ class _Incoming:
         anchor = self.fields.get("expires_after[anchor]")
         seconds = self.fields.get("expires_after[seconds]")
         if anchor is not None or seconds is not None:
-            check_expiry(anchor, int(seconds) if (seconds or "").isdecimal() else None)
+            check_expiry(anchor, int(seconds) if seconds and seconds.isdecimal() else None)
 
     def _drop(self, event: form.Event) -> None:
         if isinstance(event, form.PartData) and self._refusal is not None:

@@ -223,7 +223,9 @@ def settle_source(record: Record, key: str) -> Record:
 
 
 def start(record: Record, *, model: str, total: int, now: float) -> Record:
-    """The lines are known: `total` of them, for one model. A batch that ends keeps its state."""
+    """The lines are known: `total` of them, for one model. A batch on its end keeps its state."""
+    if record.is_terminal:
+        return record
     counts = record.batch.request_counts.model_copy(update={"total": total})
     known = _with(record, model=model or None, request_counts=counts)
     return move(known, "in_progress", now) if record.batch.status == "validating" else known

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BytesIO
 from urllib.parse import unquote_plus, urlunsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -37,6 +38,7 @@ from skirret_batch.store import (
     StoreError,
     StoreRefused,
     StoreUnavailable,
+    Stream,
 )
 
 _SIGNED_FOR = 3600  # seconds
@@ -77,7 +79,9 @@ class S3:
         *,
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
+        page: int = 1000,  # entries of a list, at once
     ) -> None:
+        self._page = page
         self._bucket = settings.bucket
         self._where = f"bucket {settings.bucket} at {settings.endpoint}"
         self._prefix = f"{settings.prefix.strip('/')}/" if settings.prefix.strip("/") else ""
@@ -128,12 +132,9 @@ class S3:
         return None if reply.status == 304 else Blob(reply.body, reply.etag)
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        pieces = [piece async for piece in self.stream(key, start, end)]
-        return b"".join(pieces)
+        return b"".join([piece async for piece in self.stream(key, start, end)])
 
-    async def stream(
-        self, key: str, start: int = 0, end: int | None = None
-    ) -> AsyncIterator[bytes]:
+    async def stream(self, key: str, start: int = 0, end: int | None = None) -> Stream:
         if end is not None and end <= start:
             return
         position = start
@@ -224,19 +225,15 @@ class S3:
 
     async def uploads(self, prefix: str) -> AsyncIterator[PendingUpload]:
         query = {"uploads": "", "prefix": self._prefix + prefix}
-        marker: dict[str, str] = {}
         while True:
-            page = (await self._done("GET", "", {**query, **marker})).xml
+            page = (await self._done("GET", "", query)).xml
             for each in page.iterfind("{*}Upload"):
+                key, upload = _text(each, "{*}Key"), _text(each, "{*}UploadId")
                 started = datetime.fromisoformat(_text(each, "{*}Initiated")).timestamp()
-                key = _text(each, "{*}Key").removeprefix(self._prefix)
-                yield PendingUpload(key, _text(each, "{*}UploadId"), started)
+                yield PendingUpload(key.removeprefix(self._prefix), upload, started)
+                query |= {"key-marker": key, "upload-id-marker": upload}
             if page.findtext("{*}IsTruncated") != "true":
                 return
-            marker = {
-                "key-marker": _text(page, "{*}NextKeyMarker"),
-                "upload-id-marker": _text(page, "{*}NextUploadIdMarker"),
-            }
 
     async def close(self) -> None:
         if self._session is not None:
@@ -247,15 +244,15 @@ class S3:
         reply = await self._send("PUT", key, data=data, headers=condition, accept=(200, 404, 412))
         if reply.status == 200:
             return reply.etag
-        if reply.retried:
-            # The loss may be to ourselves: an earlier try was carried out, its answer lost.
-            try:
-                there = await self.get(key)
-            except NotThere:
-                raise Changed(f"{key} is gone") from None
-            if there.data == data:
-                return there.etag
-        raise Changed(f"{key} is no longer what was read")
+        # The loss may be to ourselves: a first try was carried out, its answer lost on the way, and
+        # we, or aiohttp unasked, sent it again.
+        try:
+            there = await self.get(key)
+        except NotThere:
+            raise Changed(f"{key} is gone") from None
+        if there.data != data:
+            raise Changed(f"{key} is no longer what was read")
+        return there.etag
 
     async def _pages(
         self, prefix: str, after: str, query: Query
@@ -264,6 +261,7 @@ class S3:
             **query,
             "list-type": "2",
             "encoding-type": "url",
+            "max-keys": str(self._page),
             "prefix": self._prefix + prefix,
         }
         if after:
@@ -312,8 +310,9 @@ class S3:
         while True:
             try:
                 url = self._signed(method, key, query or {})
+                body = None if data is None else BytesIO(data)  # sent in pieces
                 async with self._open().request(
-                    method, url, data=data, headers=headers, allow_redirects=False
+                    method, url, data=body, headers=headers, allow_redirects=False
                 ) as response:
                     reply = await _reply(response, pauses.taken > 0)
                 if not _is_later(reply):

@@ -9,11 +9,13 @@ StoreError
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from skirret_api.tenants import FolderStore, S3Store
+
+Stream = AsyncGenerator[bytes, None]
 
 
 class StoreError(Exception):
@@ -81,9 +83,9 @@ class Retries:
 class BatchStore(Protocol):
     """Keys are relative, with `/` between folders. Every write is durable when it returns.
 
-    An ETag may be no more than a hash of the content. So whoever compares and sets never writes
-    content an object had before (a counter in it only grows), and puts something of its own in it
-    if it must know that it was the one who won.
+    An ETag may be no more than a hash of the content, and a conditional write of what is there
+    already may succeed. So whoever must know that it was the one who won, or that nothing happened
+    in between, writes something of its own and a counter that only grows.
     """
 
     async def probe(self) -> None:
@@ -101,8 +103,11 @@ class BatchStore(Protocol):
     async def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes [start, end) of an object; fewer at its end. Raises NotThere."""
 
-    def stream(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The same in bounded pieces. Raises NotThere before the first, Changed if overwritten."""
+    def stream(self, key: str, start: int = 0, end: int | None = None) -> Stream:
+        """The same in bounded pieces. Raises NotThere before the first, Changed if overwritten.
+
+        Whoever may leave it early closes it: `async with aclosing(store.stream(key)) as pieces`.
+        """
 
     async def head(self, key: str) -> Entry:
         """Raises NotThere."""
@@ -120,7 +125,10 @@ class BatchStore(Protocol):
         """Nothing there is no error."""
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[Entry]:
-        """Objects whose key begins with `prefix`, in byte order, after key `after`."""
+        """Objects whose key begins with `prefix`, in byte order, after key `after`.
+
+        SeaweedFS orders folder by folder: `b/1` before `b-/1`. No folder of ours begins another.
+        """
 
     def folders(self, prefix: str, after: str = "") -> AsyncIterator[str]:
         """Names directly under `prefix` that hold objects, in byte order, after name `after`."""

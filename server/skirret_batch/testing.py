@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
+from skirret_api.openai import FileObject
+from skirret_batch import files
 from skirret_batch.completions import Answer
 from skirret_batch.plan import Body
-from skirret_batch.store import BatchStore, Blob, Entry, Part, PendingUpload
+from skirret_batch.record import Record, blob_key, create, new_id, new_record
+from skirret_batch.store import BatchStore, Blob, Entry, Part, PendingUpload, Stream
 
 T = TypeVar("T")
 Script = Callable[[Body], Awaitable[Answer | None]]  # None: the usual answer
@@ -40,7 +46,10 @@ class FakeCompletions:
         self.most_running = 0
 
     async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
-        request: Body = from_json(body)
+        try:
+            request: Body = from_json(body)
+        except ValueError:
+            return error_answer(400, "We could not parse the JSON body of your request.")
         text = last_message(request)
         self.asked[text] += 1
         self.order.append(text)
@@ -109,6 +118,64 @@ def chat_line(custom_id: str, text: str = "hi", **extra: object) -> bytes:
     return json.dumps(request).encode() + b"\n"
 
 
+async def submit(store: BatchStore, *requests: bytes, window: str = "24h", **options: Any) -> str:
+    """Stores an input file and creates a batch of it, as the API does; returns the batch's id."""
+    now = time.time()
+    data = b"".join(requests)
+    file_id = new_id("file", now)
+    await store.put(blob_key(file_id), data)
+    file = FileObject(
+        id=file_id, bytes=len(data), created_at=int(now), filename="in.jsonl", purpose="batch"
+    )
+    await files.publish(store, file)
+    record = new_record(
+        new_id("batch", now),
+        now=now,
+        endpoint="/v1/chat/completions",
+        completion_window=window,
+        input_file_id=file_id,
+        **options,
+    )
+    await create(store, record)
+    return record.id
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The files of an ended batch, line by line."""
+
+    output: list[dict[str, Any]]
+    error: list[dict[str, Any]]
+
+    @property
+    def ids(self) -> list[str]:
+        """Every custom_id, of both files."""
+        return [line["custom_id"] for line in (*self.output, *self.error)]
+
+    @property
+    def errors(self) -> dict[str, str | int]:
+        """What each failed line failed with: its code when it never ran, else its status."""
+        return {
+            line["custom_id"]: line["error"]["code"]
+            if line["error"]
+            else line["response"]["status_code"]
+            for line in self.error
+        }
+
+
+async def outcome(store: BatchStore, record: Record) -> Outcome:
+    async def read(file_id: str | None) -> list[dict[str, Any]]:
+        if file_id is None:
+            return []
+        data = await store.read(blob_key(file_id))
+        file = await files.retrieve(store, file_id, 0)
+        assert file.bytes == len(data)
+        assert data.endswith(b"\n")
+        return [json.loads(line) for line in data.decode("ascii").split("\n")[:-1]]
+
+    return Outcome(await read(record.batch.output_file_id), await read(record.batch.error_file_id))
+
+
 class Wrapped:
     """A BatchStore that calls `before` and `after` around every operation on another one."""
 
@@ -149,8 +216,12 @@ class Wrapped:
     async def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return await self._do("read", key, lambda: self._store.read(key, start, end))
 
-    def stream(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        return self._each("stream", key, self._store.stream(key, start, end))
+    async def stream(self, key: str, start: int = 0, end: int | None = None) -> Stream:
+        await self._before("stream", key)
+        async with aclosing(self._store.stream(key, start, end)) as pieces:
+            async for piece in pieces:
+                yield piece
+        await self._after("stream", key)
 
     async def head(self, key: str) -> Entry:
         return await self._do("head", key, lambda: self._store.head(key))

@@ -30,6 +30,8 @@ _DEFAULT = Settings()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = _parser()
     flags = parser.parse_args(arguments)
+    if flags.namespaces is not None and not all(flags.namespaces.split(",")):
+        parser.error("--namespaces: give at least one name, separated by commas: a,b")
     logging.basicConfig(
         level=flags.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

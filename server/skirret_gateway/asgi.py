@@ -12,10 +12,9 @@ from skirret_gateway.reply import Reply, date
 from skirret_gateway.request import ClientGone, Request
 
 Message = MutableMapping[str, Any]
-Application = Callable[
-    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
-    Awaitable[None],
-]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 async def run(application: Application, request: Request, reply: Reply) -> None:

@@ -171,7 +171,8 @@ class Connection(asyncio.Protocol):
         self._headers: Headers = []
         self._is_chunked = self._expects_continue = False
         self._length: int | None = None
-        self._expire_in(self._door.limits.head_seconds)
+        if self._answering is None:
+            self._expire_in(self._door.limits.head_seconds)
 
     def on_url(self, url: bytes) -> None:
         self._target += url

@@ -19,6 +19,7 @@ from skirret_gateway.hold import Full, HoldLimits, HoldQueue
 from skirret_gateway.table import ModelId, Replica, Route, Table
 
 _TIMER_MARGIN = 0.01  # seconds; event loops round timers to milliseconds
+_SHOWN = 256  # characters of a name that may be anything
 _FIRST_GUESS = 5.0  # seconds until a model without servers has one, before the first was seen
 
 
@@ -169,7 +170,10 @@ class Fleet:
         return None if demand.last is None else self._clock() - demand.last
 
     def _demand_of(self, model: ModelId) -> Demand:
-        return self._demand.setdefault(model, Demand())
+        demand = self._demand.get(model)
+        if demand is None:
+            demand = self._demand[model] = Demand()
+        return demand
 
     def _grant(self, wish: Wish) -> Lease | None:
         route = self.table.routes.get(wish.model)
@@ -260,6 +264,6 @@ class Fleet:
 
 def _not_found(name: str) -> NotFound:
     return NotFound(
-        f"The model `{name}` does not exist or you do not have access to it.",
+        f"The model `{name[:_SHOWN]}` does not exist or you do not have access to it.",
         code="model_not_found",
     )

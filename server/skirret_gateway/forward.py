@@ -21,7 +21,7 @@ from skirret_gateway.request import Request
 from skirret_gateway.scan import NotJson, Scan, WrongType, scan
 from skirret_gateway.sse import COMMENT, DONE, event
 from skirret_gateway.table import Replica, Route
-from skirret_gateway.upstream import ConnectFailed, Ended, Head, Pool
+from skirret_gateway.upstream import ConnectFailed, Ended, Head, Pool, Silent
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class Call(NamedTuple):
     request: Request
     reply: Reply
     is_stream: bool
+    is_worker: bool  # told what the server says of its load
     headers: bytes  # as sent, but for the host
     body: bytes
 
@@ -71,11 +72,17 @@ class Forward:
             raise InvalidRequest("The request's body must be application/json.", status=415)
         body = await request.body.read(self._settings.body_bytes)
         asked = _scan(body)
-        name = asked.model or ""
+        name = asked.model
+        if name is None:
+            raise InvalidRequest(
+                "Missing required parameter: 'model'.",
+                param="model",
+                code="missing_required_parameter",
+            )
         route = self._fleet.find(caller.namespace, name)
         lane = internal.BATCH if caller.is_worker or asked.flex else internal.INTERACTIVE
         headers = self._headers(request, len(body), caller, route, name, lane)
-        call = Call(route, request, reply, asked.stream, headers, body)
+        call = Call(route, request, reply, asked.stream, caller.is_worker, headers, body)
         await self._forward(call, asked.head)
 
     async def native(self, request: Request, reply: Reply, caller: Caller, name: str) -> None:
@@ -83,7 +90,7 @@ class Forward:
         body = await request.body.read(self._settings.body_bytes)
         route = self._fleet.find(caller.namespace, name)
         headers = self._headers(request, len(body), caller, route, name, internal.BATCH)
-        await self._forward(Call(route, request, reply, False, headers, body), b"")
+        await self._forward(Call(route, request, reply, False, True, headers, body), b"")
 
     def _headers(
         self, request: Request, length: int, caller: Caller, route: Route, name: str, lane: str
@@ -131,10 +138,7 @@ class Forward:
                 wish.avoid.add(lease.replica)
             except Ended as error:
                 self._failed(call, lease, Outcome.CUT, error)
-                raise Unavailable(
-                    f"The server of the model `{call.route.id}` went away before it answered. "
-                    "Please try again."
-                ) from error
+                raise _no_answer(call.route, error) from error
             except BaseException:
                 lease.done(Outcome.UNKNOWN)
                 raise
@@ -168,7 +172,7 @@ class Forward:
         try:
             answer = await relay.answered()
         except Ended as error:
-            if may_repeat:
+            if may_repeat and not isinstance(error, Silent):
                 raise _TryAgain(Outcome.CUT) from error
             raise
         except BaseException:
@@ -187,7 +191,7 @@ class Forward:
                 reply.write(_as_event(await relay.collect(), call.request.id) + DONE)
             else:
                 if not reply.is_started:
-                    headers = passing(answer.headers, _NOT_SENT_BACK)
+                    headers = passing(answer.headers, _NOT_SENT_BACK, ours=call.is_worker)
                     reply.start(answer.status, headers, answer.length, events=is_events)
                 await relay.pass_on(reply)
         except Ended as error:
@@ -201,7 +205,8 @@ class Forward:
     def _failed(
         self, call: Call, lease: Lease, outcome: Outcome, error: BaseException | None
     ) -> None:
-        log.warning("model %s: %s is %s: %s", call.route.id, lease.replica, outcome.value, error)
+        reason = f"{outcome.value}: {error}" if error else outcome.value
+        log.warning("model %s: %s: %s", call.route.id, lease.replica, reason)
         self._metrics.failure(call.route.id, outcome)
         lease.done(outcome)
 
@@ -232,7 +237,7 @@ _BROKE_OFF = ApiError("The server broke off in the middle of its answer. Please 
 
 def _scan(body: bytes) -> Scan:
     try:
-        asked = scan(body)
+        return scan(body)
     except NotJson:
         raise InvalidRequest(
             "We could not parse the JSON body of your request. (HINT: This likely means you aren't "
@@ -244,13 +249,6 @@ def _scan(body: bytes) -> Scan:
             param="model",
             code="invalid_type",
         ) from None
-    if asked.model is None:
-        raise InvalidRequest(
-            "Missing required parameter: 'model'.",
-            param="model",
-            code="missing_required_parameter",
-        )
-    return asked
 
 
 def _start_line(request: Request, replica: Replica) -> bytes:
@@ -261,6 +259,15 @@ def _start_line(request: Request, replica: Replica) -> bytes:
         request.raw_path,
         query,
         str(replica).encode(),
+    )
+
+
+def _no_answer(route: Route, error: Ended) -> ApiError:
+    if isinstance(error, Silent):  # sent again, it would only keep another server busy
+        message = f"The server of the model `{route.id}` took too long to answer."
+        return Unavailable(message, headers={"x-should-retry": "false"})
+    return Unavailable(
+        f"The server of the model `{route.id}` went away before it answered. Please try again."
     )
 
 

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from skirret_api.internal import GATEWAY_PORT
 from skirret_gateway import endpoints_file, kube
 from skirret_gateway.caller import Tenants
+from skirret_gateway.cluster import WATCH_SECONDS, Cluster
 from skirret_gateway.downstream import Door, DoorLimits
 from skirret_gateway.endpoints_file import BadFile
 from skirret_gateway.fleet import Fleet
@@ -21,13 +23,13 @@ from skirret_gateway.forward import Forward, ForwardSettings
 from skirret_gateway.hold import HoldLimits
 from skirret_gateway.metrics import Metrics
 from skirret_gateway.routes import Routes, State
+from skirret_gateway.stores import Stores
 from skirret_gateway.table import DEFAULT_STRATEGY, Strategy
 from skirret_gateway.upstream import Pool, PoolSettings
 
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 0.5
-_FILES_SECONDS = 1.0  # between two looks at files that may have changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class Settings:
     strategy: Strategy = DEFAULT_STRATEGY
     drain_timeout: float = 30.0  # seconds that answers may go on after the end was asked for
     hold_timeout: float = 300.0
-    watch_seconds: float = kube.WATCH_SECONDS
+    watch_seconds: float = WATCH_SECONDS
+    look_every: float = 1.0  # seconds between two looks at files that may have changed
     hold: HoldLimits = HoldLimits()
     pool: PoolSettings = PoolSettings()
     forward: ForwardSettings = ForwardSettings()
@@ -66,13 +69,14 @@ class Gateway:
             later=loop.call_later,
         )
         self._pool = Pool(settings.pool)
+        self._stores = Stores(lambda: self._tenants.by_namespace) if settings.tenants else None
         self._state = State(started_at=time.time())
         metrics = Metrics(clock)
         routes = Routes(
             fleet=self.fleet,
             forward=Forward(self.fleet, self._pool, self._tenants.token, metrics, settings.forward),
             tenants=self._tenants,
-            files=None,
+            files=self._stores.app if self._stores else None,
             metrics=metrics,
             state=self._state,
         )
@@ -86,19 +90,16 @@ class Gateway:
 
     async def start(self) -> None:
         """Raises OSError or ValueError when a file or the port can't be used."""
-        self._tenants.read()
-        sources: list[Coroutine[None, None, None]] = [
-            self._sweep(),
-            _every(_FILES_SECONDS, self._tenants.refresh),
-        ]
         settings = self._settings
+        self._tenants.read()
+        work = [self._sweep, _every(settings.look_every, self._tenants.refresh)]
         if settings.endpoints is not None:
             follow = _EndpointsFile(settings.endpoints, settings.strategy, self.fleet)
             follow.read()
-            sources.append(_every(_FILES_SECONDS, follow.refresh))
+            work.append(_every(settings.look_every, follow.refresh))
         if settings.kubernetes is not None:
-            sources.append(self._watch(settings.kubernetes))
-        self._work = asyncio.gather(*sources)
+            work.append(partial(self._watch, settings.kubernetes))
+        self._work = asyncio.gather(*[begin() for begin in work])
         self._server = await asyncio.get_running_loop().create_server(
             self._door.connection, settings.host, settings.port, backlog=2048
         )
@@ -124,6 +125,8 @@ class Gateway:
         self.fleet.close()
         await self._door.close(self._settings.drain_timeout)
         self._pool.close()
+        if self._stores:
+            await self._stores.close()
         self._work.cancel()
         with suppress(asyncio.CancelledError):
             await self._work
@@ -132,7 +135,7 @@ class Gateway:
         settings = self._settings
         api = kube.Api(access)
         try:
-            await kube.Cluster(
+            await Cluster(
                 api,
                 settings.namespaces,
                 settings.strategy,
@@ -174,7 +177,10 @@ class _EndpointsFile:
             log.error("the servers stay as they were: %s", error)
 
 
-async def _every(seconds: float, look: Callable[[], None]) -> None:
-    while True:
-        await asyncio.sleep(seconds)
-        look()
+def _every(seconds: float, look: Callable[[], None]) -> Callable[[], Coroutine[None, None, None]]:
+    async def again() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            look()
+
+    return again

@@ -17,15 +17,15 @@ _OURS = internal.PREFIX.encode()
 _JSON_TYPE = re.compile(rb"[^/;]+/(?:[^/;]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 
 
-def passing(headers: Headers, without: frozenset[bytes]) -> Headers:
-    """What goes through: neither ours, nor the connection's own, nor `without`."""
+def passing(headers: Headers, without: frozenset[bytes], *, ours: bool = False) -> Headers:
+    """What goes through: not the connection's own, not `without`, `ours` only when said so."""
     named = _named_by_connection(headers)
     return [
         header
         for header in headers
         if (name := header[0]) not in _OF_ONE_CONNECTION
         and name not in without
-        and not name.startswith(_OURS)
+        and (ours or not name.startswith(_OURS))
         and name not in named
     ]
 

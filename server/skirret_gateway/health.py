@@ -59,7 +59,8 @@ def after(health: Health, outcome: Outcome, now: float) -> Health:
 
 
 def _paused(health: Health, now: float, answers: bool) -> Health:
-    pause = min(FIRST_PAUSE * 2**health.failures, LONGEST_PAUSE)
+    doublings = min(health.failures, 10)
+    pause = min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE)
     return Health(trust=1, paused_until=now + pause, failures=health.failures + 1, answers=answers)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,20 +23,21 @@ class Metrics:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
         self.clock = clock
+        self._series: dict[ModelId, _Series] = {}
         self._requests = Counter(
             "skirret_gateway_requests",
             "Requests that ended, by the status they were answered with.",
             ["model", "status"],
             registry=self.registry,
         )
-        self.seconds = Histogram(
+        self._seconds = Histogram(
             "skirret_gateway_request_seconds",
             "From a request's last byte to its answer's last.",
             ["model"],
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.first_byte_seconds = Histogram(
+        self._first_byte_seconds = Histogram(
             "skirret_gateway_first_byte_seconds",
             "From a request's last byte to the head of its answer; waiting for a server included.",
             ["model"],
@@ -69,14 +71,21 @@ class Metrics:
 
     def request(self, model: ModelId) -> Record:
         """Counts the request that is answered in its context."""
-        return Record(self, str(model))
+        return Record(self, model)
+
+    def first_byte(self, model: ModelId, seconds: float) -> None:
+        self._of(model).first_byte_seconds.observe(seconds)
+
+    def ended(self, model: ModelId, status: int, seconds: float) -> None:
+        series = self._of(model)
+        series.seconds.observe(seconds)
+        counter = series.requests.get(status)
+        if counter is None:
+            counter = series.requests[status] = self._requests.labels(str(model), str(status))
+        counter.inc()
 
     def failure(self, model: ModelId, outcome: Outcome) -> None:
         self._failures.labels(str(model), outcome.value).inc()
-
-    def ended(self, model: str, status: int, seconds: float) -> None:
-        self._requests.labels(model, str(status)).inc()
-        self.seconds.labels(model).observe(seconds)
 
     def render(self, now: Iterable[tuple[ModelId, int, int, int]]) -> bytes:
         """The page for Prometheus. `now` holds for each model: held, running, replicas."""
@@ -88,19 +97,36 @@ class Metrics:
             self._replicas.labels(str(model)).set(replicas)
         return generate_latest(self.registry)
 
+    def _of(self, model: ModelId) -> _Series:
+        series = self._series.get(model)
+        if series is None:
+            name = str(model)
+            series = self._series[model] = _Series(
+                self._seconds.labels(name), self._first_byte_seconds.labels(name)
+            )
+        return series
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """A model's own counters, found once: looking them up costs more than counting."""
+
+    seconds: Histogram
+    first_byte_seconds: Histogram
+    requests: dict[int, Counter] = field(default_factory=dict)
+
 
 class Record:
     """One request's time and status."""
 
-    def __init__(self, metrics: Metrics, model: str) -> None:
+    def __init__(self, metrics: Metrics, model: ModelId) -> None:
         self.status = 500
         self._metrics = metrics
         self._model = model
         self._began = metrics.clock()
 
     def first_byte(self) -> None:
-        metrics = self._metrics
-        metrics.first_byte_seconds.labels(self._model).observe(metrics.clock() - self._began)
+        self._metrics.first_byte(self._model, self._metrics.clock() - self._began)
 
     def __enter__(self) -> Record:
         return self

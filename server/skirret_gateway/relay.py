@@ -15,6 +15,7 @@ class Relay:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+        self._is_open = True  # the server may still send
         loop = asyncio.get_running_loop()
         self._answered: asyncio.Future[Head] = loop.create_future()
         self._finished: asyncio.Future[None] = loop.create_future()
@@ -50,8 +51,8 @@ class Relay:
 
     def cancel(self) -> None:
         """The server needn't go on. Harmless after the end."""
-        if not self._finished.done():
-            self._finished.cancel()
+        if self._is_open:
+            self._is_open = False
             self._upstream.abort()
 
     # Sink
@@ -66,15 +67,17 @@ class Relay:
             self._early.append(data)
             self._early_bytes += len(data)
             if self._early_bytes > _EARLY_BYTES:
-                self._upstream.fail("its answer is too long")
+                self._upstream.fail(Ended("its answer is too long"))
         else:
             self._reply.write(data)
 
     def end(self) -> None:
+        self._is_open = False
         if not self._finished.done():
             self._finished.set_result(None)
 
     def failed(self, error: Ended) -> None:
+        self._is_open = False
         future = self._finished if self._answered.done() else self._answered
         if not future.done():
             future.set_exception(error)
@@ -83,9 +86,9 @@ class Relay:
     # Flow
 
     def pause(self) -> None:
-        if not self._finished.done():  # else the connection may be another's already
+        if self._is_open:  # else the connection may be another's already
             self._upstream.pause()
 
     def resume(self) -> None:
-        if not self._finished.done():
+        if self._is_open:
             self._upstream.resume()

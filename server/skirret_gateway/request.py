@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from secrets import token_hex
+from os import urandom
 
 import httptools
 
@@ -42,24 +42,27 @@ class Body:
         self._pieces: list[bytes] = []
         self._unread = 0
         self._size = 0
-        self._limit: int | None = None  # of a body that is read whole
+        self._is_read_whole = False  # bounded by whoever reads it then, not by pausing
         self._error: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
 
     async def read(self, limit: int) -> bytes:
         """All of it. Raises TooLarge, Unavailable when all bodies are too large, ClientGone."""
-        self._limit = limit
+        self._is_read_whole = True
         self._pause(False)
         if self.length is not None and self.length > limit:
             raise _too_large(limit, f"{self.length}")
-        await self._until(lambda: self.is_complete)
-        if self._size > limit:
-            raise _too_large(limit, f"{self._size}")
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        while not self.is_complete:
+            self._check(limit)
+            await self._more()
+        self._check(limit)
+        pieces, self._pieces = self._pieces, []  # what they count for is given back by `drop`
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def piece(self) -> bytes:
         """The next bytes; none are left when it is empty. Raises ClientGone."""
-        await self._until(lambda: bool(self._pieces) or self.is_complete)
+        while not self._pieces and not self.is_complete:
+            await self._more()
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._drop()
@@ -73,13 +76,8 @@ class Body:
         self._size += len(data)
         self._unread += len(data)
         self._budget.used += len(data)
-        if self._limit is None:
-            if self._unread > PIECES_BYTES:
-                self._pause(True)
-        elif self._size > self._limit:
-            self.fail(_too_large(self._limit, f"more than {self._limit}"))
-        elif self._budget.used > self._budget.limit:
-            self.fail(Unavailable("The gateway holds too many large requests. Please try again."))
+        if self._unread > PIECES_BYTES and not self._is_read_whole:
+            self._pause(True)
         self._awake()
 
     def end(self) -> None:
@@ -100,15 +98,21 @@ class Body:
         self._budget.used -= self._unread
         self._unread = 0
 
-    async def _until(self, is_there: Callable[[], bool]) -> None:
-        while not is_there():
-            if self._error is not None:
-                raise self._error
-            if self.on_wanted is not None:
-                on_wanted, self.on_wanted = self.on_wanted, None
-                on_wanted()
-            self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
+    def _check(self, limit: int) -> None:
+        if self._size > limit:
+            raise _too_large(limit, f"at least {self._size}")
+        if self._size > PIECES_BYTES and self._budget.used > self._budget.limit:
+            raise Unavailable("The gateway holds too many large requests. Please try again.")
+
+    async def _more(self) -> None:
+        """Until something happened."""
+        if self._error is not None:
+            raise self._error
+        if self.on_wanted is not None:
+            on_wanted, self.on_wanted = self.on_wanted, None
+            on_wanted()
+        self._wake = asyncio.get_running_loop().create_future()
+        await self._wake
 
     def _awake(self) -> None:
         wake, self._wake = self._wake, None
@@ -140,7 +144,7 @@ class Request:
 
 
 def new_id() -> str:
-    return f"req_{token_hex(16)}"
+    return f"req_{urandom(16).hex()}"
 
 
 def _split(target: bytes) -> tuple[bytes, bytes]:

@@ -156,4 +156,5 @@ def _model(name: str, route: Route) -> dict[str, Any]:
         "object": "model",
         "created": route.model.created,
         "owned_by": route.id.namespace or "skirret",
+        "root": str(route.id),  # the same for all names of one model
     }

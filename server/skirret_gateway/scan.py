@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import NamedTuple
 
 HEAD_BYTES = 512  # of the prompt; two prompts equal so far are likely to share a prefix
@@ -53,23 +54,29 @@ _Span = tuple[int, int]
 # in two ways (++ and *+ never give back), so each costs one look at each byte.
 _STRING = rb'"[^"]*+"'
 _SPACE = rb"[ \t\n\r]*+"
+_OPEN = re.compile(_SPACE + rb"\{" + _SPACE)
+_CLOSE = re.compile(rb"\}" + _SPACE + rb"\Z")
+_COMMA = re.compile(_SPACE + rb"," + _SPACE)
+_USER = re.compile(rb'"role"' + _SPACE + rb":" + _SPACE + rb'"user"')
+_USUAL_DEPTH = 10
 
 
-def _brackets(levels: int) -> bytes:
-    inner = rb"" if levels == 1 else rb"|" + _brackets(levels - 1)
+def _brackets(depth: int) -> bytes:
+    inner = rb"" if depth == 1 else rb"|" + _brackets(depth - 1)
     return rb"[\[{](?:" + _STRING + rb'|[^"\[\]{}]++' + inner + rb")*+[\]}]"
 
 
-_VALUE = _STRING + rb'|[^"\[\]{},:\s]++|' + _brackets(MAX_DEPTH - 1)
-_OPEN = re.compile(_SPACE + rb"\{" + _SPACE)
-_MEMBER = re.compile(
-    rb'"([^"]*+)"' + _SPACE + rb":" + _SPACE + rb"(" + _VALUE + rb")" + _SPACE
-    + rb"(?:," + _SPACE + rb'(?=")|(?=\}))'
-)  # fmt: skip
-_CLOSE = re.compile(rb"\}" + _SPACE + rb"\Z")
-_MESSAGE = re.compile(_brackets(MAX_DEPTH - 2))
-_COMMA = re.compile(_SPACE + rb"," + _SPACE)
-_USER = re.compile(rb'"role"' + _SPACE + rb":" + _SPACE + rb'"user"')
+@cache  # the deep one takes long to make and is hardly ever needed
+def _member(depth: int) -> re.Pattern[bytes]:
+    """A key, its value, and what must follow: another key, or the end."""
+    value = _STRING + rb'|[^"\[\]{},:\s]++|' + _brackets(depth)
+    key = rb'"([^"]*+)"' + _SPACE + rb":" + _SPACE
+    more = _SPACE + rb"(?:," + _SPACE + rb'(?=")|(?=\}))'
+    return re.compile(key + rb"(" + value + rb")" + more)
+
+
+_USUAL_MEMBER = _member(_USUAL_DEPTH)
+_MESSAGE = re.compile(_brackets(_USUAL_DEPTH))
 
 
 def _without_escapes(body: bytes) -> bytes:
@@ -87,12 +94,12 @@ def _spans(body: bytes, plain: bytes) -> dict[bytes, _Span]:
         raise NotJson
     at = start.end()
     for _ in range(MAX_MEMBERS):
-        member = _MEMBER.match(plain, at)
-        if member is None:
+        if not plain.startswith(b'"', at):
             break
-        key = member[1]
-        if plain is not body:
-            key = _unescaped(body[member.start(1) : member.end(1)])
+        member = _USUAL_MEMBER.match(plain, at) or _member(MAX_DEPTH - 1).match(plain, at)
+        if member is None:
+            raise NotJson
+        key = _unescaped(body[member.start(1) : member.end(1)])
         if key in _WANTED:
             spans[key] = member.span(2)
         at = member.end()
@@ -120,6 +127,8 @@ def _name(value: bytes) -> str | None:
 
 def _text(quoted: bytes) -> str:
     try:
+        if b"\\" not in quoted:
+            return quoted[1:-1].decode()
         text: str = json.loads(quoted)
         text.encode()
     except ValueError as error:  # a bad escape, bad UTF-8 or half of a surrogate pair

@@ -73,12 +73,15 @@ class Table:
     oldest: Mapping[str, Route] = field(default_factory=dict)  # of those with one name
 
     def find(self, namespace: str, name: str) -> Route | None:
-        """Who answers to a name: namespace/name, a served name, a name in the caller's namespace or
-        else in any."""
+        """Who answers to a name: first as namespace/name, then as a served name, then as its own;
+        of the last two, those of the caller's namespace before others."""
         owner, slash, rest = name.partition("/")
         full = self.routes.get(ModelId(owner, rest)) if slash else None
-        own = ModelId(namespace, name)
-        return full or self.served.get(name) or self.routes.get(own) or self.oldest.get(name)
+        served = self.served.get(name)
+        if full is None and served is not None and served.id.namespace == namespace:
+            return served
+        own = self.routes.get(ModelId(namespace, name))
+        return full or own or served or self.oldest.get(name)
 
 
 def build(models: Iterable[Model], slices: Iterable[Slice]) -> Table:

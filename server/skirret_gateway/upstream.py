@@ -8,6 +8,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple, Protocol, cast
 
 import httptools
@@ -22,7 +23,11 @@ class ConnectFailed(Exception):
 
 
 class Ended(Exception):
-    """A server's connection ended, or fell silent, before its answer did."""
+    """A server's connection ended before its answer did."""
+
+
+class Silent(Ended):
+    """A server sent nothing for so long that its connection was ended; it may still be at work."""
 
 
 class Head(NamedTuple):
@@ -61,6 +66,10 @@ class Upstream(asyncio.Protocol):
 
     def send(self, sink: Sink, head: bytes, body: bytes) -> None:
         """Sends a request; its answer goes to `sink`."""
+        if not self.is_open:  # it was closed as soon as it was made
+            self._on_done(self, False)
+            sink.failed(Ended("it closed the connection"))
+            return
         self._sink = sink
         self._has_head = False
         self._parser = httptools.HttpResponseParser(self)
@@ -69,24 +78,26 @@ class Upstream(asyncio.Protocol):
 
     def pause(self) -> None:
         self.is_paused = True
-        self._transport.pause_reading()
+        if self.is_open:
+            self._transport.pause_reading()
 
     def resume(self) -> None:
         self.is_paused = False
         self.active_at = self._loop.time()
-        self._transport.resume_reading()
+        if self.is_open:
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         """Ends the connection at once, so that the server stops its work. The sink isn't told."""
         self._release()
         self._transport.abort()
 
-    def fail(self, reason: str) -> None:
+    def fail(self, error: Ended) -> None:
         """Ends the connection at once, and tells the sink."""
         sink = self._release()
         self._transport.abort()
         if sink is not None:
-            sink.failed(Ended(reason))
+            sink.failed(error)
 
     @property
     def is_open(self) -> bool:
@@ -113,7 +124,7 @@ class Upstream(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self.fail(f"its answer is no HTTP: {error}")
+            self.fail(Ended(f"its answer is no HTTP: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         sink = self._release()
@@ -186,7 +197,6 @@ class Pool:
         self._idle_timeout = settings.idle_timeout
         self._idle: defaultdict[Replica, list[Upstream]] = defaultdict(list)
         self._busy: set[Upstream] = set()
-        self._tls = ssl.create_default_context()
         self._loop = asyncio.get_running_loop()
 
     async def connect(self, replica: Replica) -> Upstream:
@@ -200,7 +210,7 @@ class Pool:
         now = self._loop.time()
         for upstream in list(self._busy):
             if not upstream.is_paused and now - upstream.active_at > self._idle_timeout:
-                upstream.fail(f"it sent nothing for {self._idle_timeout:g} s")
+                upstream.fail(Silent(f"it sent nothing for {self._idle_timeout:g} s"))
         for replica, idle in list(self._idle.items()):
             fresh = [up for up in idle if up.is_open and now - up.active_at <= self._keepalive]
             for upstream in set(idle).difference(fresh):
@@ -230,7 +240,7 @@ class Pool:
                     lambda: Upstream(replica, self._done),
                     replica.host,
                     replica.port,
-                    ssl=self._tls if replica.tls else None,
+                    ssl=_tls() if replica.tls else None,
                 )
         except TimeoutError as error:
             raise ConnectFailed(f"{replica}: no answer in {self._connect_timeout:g} s") from error
@@ -242,6 +252,11 @@ class Pool:
         self._busy.discard(upstream)
         if keep:
             self._idle[upstream.replica].append(upstream)
+
+
+@cache  # reads all the system's certificates, and hardly anybody needs it
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
 
 
 def _notice_dead_peers(sock: socket.socket) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
+import secrets
 import signal
 import socket
 import sys
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 
@@ -26,13 +26,17 @@ from skirret_server.api.application import application
 from skirret_server.api.lifecycle import Lifecycle
 from skirret_server.api.probes import prove
 from skirret_server.api.served import Served
-from skirret_server.core import Engine
+from skirret_server.core import Engine, ModelInfo
+from skirret_server.embedded import ELSEWHERE, FilesAndBatches
 from skirret_server.load.errors import LoadError
 from skirret_server.load.progress import Progress
 from skirret_server.logs import log_to_stderr
 from skirret_server.text.template import ChatTemplate, TemplateError, find_template
 from skirret_server.text.token_bytes import UnsupportedTokenizer
 from skirret_server.text.tokenizer import NoTokenizer, Tokenizer
+
+if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
+    from skirret_server.grammar.masks import Vocabulary
 
 log = logging.getLogger("skirret.serve")
 
@@ -52,6 +56,18 @@ class Loaded:
 Loader = Callable[[LaunchSettings, Progress], Loaded]
 
 
+def load_model(settings: LaunchSettings, progress: Progress) -> Loaded:
+    """Fetches the model if need be, and starts its engine. Raises LoadError."""
+    from skirret_server import engine
+    from skirret_server.load.source import fetch
+
+    def check(folder: Path) -> None:
+        engine.check(settings, folder)
+
+    folder = fetch(settings.model_path, progress, check)
+    return Loaded(folder, engine.open(settings, folder, progress))
+
+
 class CannotServe(Exception):
     """The process must give up; `reason` is a CamelCase word for the custom resource."""
 
@@ -60,7 +76,7 @@ class CannotServe(Exception):
         self.reason = reason
 
 
-def serve(settings: LaunchSettings, load: Loader) -> int:
+def serve(settings: LaunchSettings, load: Loader = load_model) -> int:
     """Runs until SIGTERM or SIGINT; the exit code."""
     log_to_stderr(settings.log_level)
     try:
@@ -76,13 +92,22 @@ def serve(settings: LaunchSettings, load: Loader) -> int:
 async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
     progress = Progress()
     lifecycle = Lifecycle(progress.status)
+    access = _access(settings)
+    mounts = list(ELSEWHERE)
     app = application(
         lifecycle,
-        _access(settings),
+        access,
+        mounts=lambda: mounts,
         settings=_told(settings),
         logs_requests=settings.log_requests,
         started=started,
     )
+    batches = None
+    if settings.files == "on":
+        batches = FilesAndBatches(
+            settings.file_storage_path, app, access.internal_token, lifecycle.loading
+        )
+        mounts[:] = batches.mounts
     stop = _stop_signal(lifecycle)
     async with _listening(app, settings):
         loading = asyncio.ensure_future(_in_thread(lambda: _load(settings, load, progress)))
@@ -93,19 +118,30 @@ async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
         served = loading.result()
         try:
             await _open(lifecycle, served, started)
-            await stopping
-            log.info("draining", extra={"requests": lifecycle.running})
+            async with _batches(batches):
+                await stopping
+                log.info("draining", extra={"requests": lifecycle.running})
             await lifecycle.drain(settings.drain_timeout)
         finally:
+            await served.grammars.close()
             await served.engine.close()
+
+
+@asynccontextmanager
+async def _batches(batches: FilesAndBatches | None) -> AsyncIterator[None]:
+    if batches is None:
+        yield
+        return
+    await batches.start()
+    try:
+        yield
+    finally:
+        await batches.stop()
 
 
 async def _open(lifecycle: Lifecycle, served: Served, started: float) -> None:
     lifecycle.serve(served)
     await prove(lifecycle)
-    # What is alive now lives as long as the process: the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
     seconds = round(time.monotonic() - started, 2)
     log.info("ready", extra={"models": served.names, "seconds": seconds})
 
@@ -130,6 +166,8 @@ def _load(settings: LaunchSettings, load: Loader, progress: Progress) -> Served:
 
 def served_from(loaded: Loaded, settings: LaunchSettings) -> Served:
     """Raises NoTokenizer, UnsupportedTokenizer or CannotServe."""
+    from skirret_server.grammar.compiler import GrammarCompiler
+
     tokenizer = Tokenizer.load(loaded.folder)
     template, fault = _template(loaded.folder, settings.chat_template, tokenizer)
     return Served(
@@ -138,8 +176,17 @@ def served_from(loaded: Loaded, settings: LaunchSettings) -> Served:
         engine=loaded.engine,
         tokenizer=tokenizer,
         template=template,
+        grammars=GrammarCompiler(lambda: vocabulary(tokenizer, loaded.engine.info)),
         template_fault=fault,
         created=int(time.time()),
+    )
+
+
+def vocabulary(tokenizer: Tokenizer, info: ModelInfo) -> Vocabulary:
+    from skirret_server.grammar.masks import Vocabulary
+
+    return Vocabulary(
+        tokenizer.all_bytes, tokenizer.special_ids, info.eos_token_ids, info.vocab_size
     )
 
 
@@ -228,7 +275,8 @@ def _access(settings: LaunchSettings) -> Access:
             token = Path(settings.internal_token_file).read_text().strip()
         except OSError as error:
             raise CannotServe("NoInternalToken", f"--internal-token-file: {error}") from error
-    return Access(api_key=settings.api_key, internal_token=token or None)
+    # Without a gateway the token is known to our own batch worker alone.
+    return Access(api_key=settings.api_key, internal_token=token or secrets.token_hex(32))
 
 
 def _told(settings: LaunchSettings) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skirret_api.launch import ServerSettings
 from skirret_server.api.answer import Pace
 from skirret_server.api.app import Access, App
 from skirret_server.api.application import application
@@ -18,7 +19,9 @@ from skirret_server.api.inprocess import Call, Response, ask
 from skirret_server.api.lifecycle import Lifecycle
 from skirret_server.api.served import Served
 from skirret_server.core import ModelInfo
-from skirret_server.load.progress import LoadStatus
+from skirret_server.grammar.compiler import GrammarCompiler
+from skirret_server.load.progress import LoadStatus, Progress
+from skirret_server.serve import vocabulary
 from skirret_server.testing import (
     END_OF_TEXT,
     IM_END,
@@ -48,6 +51,7 @@ class Server:
     names: tuple[str, ...] = ("tiny", "org/tiny")
 
     def __post_init__(self) -> None:
+        self.grammars = GrammarCompiler(lambda: vocabulary(self.tokenizer, self.engine.info))
         self.lifecycle = Lifecycle(lambda: LoadStatus("loading weights", 40.0, 1e8, 3.2))
         self.lifecycle.serve(self.served)
         self.lifecycle.has_generated = True
@@ -61,6 +65,7 @@ class Server:
             engine=self.engine,
             tokenizer=self.tokenizer,
             template=self.template,
+            grammars=self.grammars,
             created=1_700_000_000,
         )
 
@@ -97,10 +102,12 @@ class Server:
         assert plain.status == 200, plain.body
         options = {"stream_options": {"include_usage": True}}
         joined = joined_chat(await self.events(CHAT, chat_body(**extra, **options)))
-        answer = plain.json()
+        answer: dict[str, Any] = plain.json()
         for varying in ("id", "created", "object"):
             joined.pop(varying)
             answer.pop(varying)
+        for usage in (joined["usage"], answer["usage"]):
+            usage.pop("prompt_tokens_details")  # the second finds the first one's prefix
         assert joined == answer
         return answer
 
@@ -229,3 +236,23 @@ def chat() -> Callable[..., dict[str, Any]]:
 @pytest.fixture
 def text() -> Callable[..., dict[str, Any]]:
     return text_body
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(folder: Path) -> Iterator[Any]:
+    """The real engine on two random layers."""
+    from skirret_server import engine
+
+    settings = ServerSettings(max_total_tokens=8192, dtype="float32", page_size=16)
+    opened = engine.open(settings, folder, Progress())
+    yield opened
+    asyncio.run(opened.close())
+
+
+@pytest.fixture
+async def real(
+    tiny_engine: Any, tokenizer: Tokenizer, template: ChatTemplate
+) -> AsyncIterator[Server]:
+    server = Server(tiny_engine, tokenizer, template)
+    yield server
+    await server.grammars.close()

@@ -23,11 +23,11 @@ def test_version_1_has_a_hierarchy_a_controller() -> None:
 
 
 def test_version_2_has_one_hierarchy() -> None:
-    assert Cgroups.of(V2) == Cgroups((Path("/sys/fs/cgroup"),), unified=True)
+    assert Cgroups.of(V2) == Cgroups((Path("/sys/fs/cgroup"),))
 
 
-def test_a_machine_with_both_works_as_version_1() -> None:
-    assert not Cgroups.of(HYBRID).unified
+def test_a_machine_with_both_finds_its_processes_by_version_2() -> None:
+    assert Cgroups.of(HYBRID).group("host") == Path("/sys/fs/cgroup/unified/skirret/host")
 
 
 def test_a_machine_without_cgroups_is_refused() -> None:
@@ -43,19 +43,19 @@ def test_a_group_is_made_in_every_hierarchy_with_cpus_and_memory(tmp_path: Path)
         for folder in ("skirret", "skirret/node1"):
             (tmp_path / "cpuset" / folder).mkdir(exist_ok=True)
             (tmp_path / "cpuset" / folder / name).write_text("\n")
-    Cgroups((tmp_path / "cpuset", tmp_path / "pids"), unified=False).make("node1")
+    Cgroups((tmp_path / "cpuset", tmp_path / "pids")).make("node1")
     assert (tmp_path / "cpuset/skirret/node1/cpuset.cpus").read_text() == "0-1\n"
     assert (tmp_path / "pids/skirret/node1").is_dir()
 
 
 def test_a_group_of_version_2_hands_on_every_controller(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
-    Cgroups((tmp_path,), unified=True).make("host")
+    Cgroups((tmp_path,)).make("host")
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
 
 
 def test_removing_takes_the_deepest_groups_first(tmp_path: Path) -> None:
     (tmp_path / "skirret/node1/pods/kubepods").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
-    Cgroups((tmp_path,), unified=True).remove()
+    Cgroups((tmp_path,)).remove()
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,10 @@ MOUNTS = """\
 @pytest.fixture
 def owned(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
     """A layout whose cluster holds a machine of its own."""
-    monkeypatch.setattr(machine, "OWNER", layout.cache / "owner")
+    monkeypatch.setattr(machine, "CLAIM", layout.cache / "claim")
     layout.state.mkdir(parents=True)
-    machine.OWNER.write_text(str(layout.local))
+    machine.CLAIM.mkdir()
+    (machine.CLAIM / "owner").write_text(str(layout.local))
     (layout.state / "boot").write_text(processes.boot())
     return layout
 
@@ -51,7 +53,7 @@ def test_a_cluster_whose_folder_was_deleted_is_stale(owned: Layout) -> None:
 
 
 def test_a_machine_without_a_cluster_is_not_stale(owned: Layout) -> None:
-    machine.OWNER.unlink()
+    shutil.rmtree(machine.CLAIM)
     (owned.state / "boot").unlink()
     owned.state.rmdir()
     assert not machine.is_stale(owned)
@@ -63,7 +65,7 @@ def test_a_cluster_of_another_folder_is_left_alone_and_named(owned: Layout, tmp_
 
 
 def test_the_machine_of_a_deleted_folder_is_free(owned: Layout) -> None:
-    machine.OWNER.write_text("/no/such/folder")
+    (machine.CLAIM / "owner").write_text("/no/such/folder")
     machine.refuse_other(owned)
 
 

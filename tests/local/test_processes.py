@@ -63,10 +63,9 @@ def running(tmp_path: Path) -> Iterator[Processes]:
     """Processes in a folder that stands in for a cgroup."""
     group = tmp_path / "skirret/host"
     group.mkdir(parents=True)
-    found = Processes(tmp_path / "records", tmp_path / "logs", Cgroups((tmp_path,), unified=True))
+    found = Processes(tmp_path / "records", tmp_path / "logs", Cgroups((tmp_path,)))
     yield found
-    for name in found.names():
-        found.stop(name, within=0)
+    found.stop("sleeper", within=0)
 
 
 def component(program: str = "pass", **changes: object) -> Component:
@@ -111,9 +110,7 @@ def test_a_changed_file_restarts_a_component(running: Processes, tmp_path: Path)
     assert running.ensure(component(files={tmp_path / "config": "two"}))
 
 
-def test_the_files_of_a_component_are_for_its_owner_alone(
-    running: Processes, tmp_path: Path
-) -> None:
+def test_a_components_files_are_for_its_owner_alone(running: Processes, tmp_path: Path) -> None:
     running.ensure(component(files={tmp_path / "config": "secret"}))
     assert (tmp_path / "config").stat().st_mode & 0o777 == 0o600
 

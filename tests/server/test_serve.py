@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ class Process:
             time.sleep(0.02)
         raise AssertionError(f"{path} did not become {status}")
 
-    @property
+    @cached_property
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(
             base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0
@@ -112,6 +113,7 @@ def running(model: str, *flags: str) -> Iterator[Process]:
     try:
         yield process
     finally:
+        process.client.close()
         process.popen.kill()
         process.popen.wait()
         if process.popen.stderr:

@@ -76,12 +76,25 @@ def test_a_continued_message_has_the_ids_that_transformers_gives(
 ) -> None:
     """B5"""
     messages = [USER, {"role": "assistant", "content": answer}]
-    expected = theirs.apply_chat_template(
-        messages, continue_final_message=True, return_dict=False
-    )
+    expected = theirs.apply_chat_template(messages, continue_final_message=True, return_dict=False)
     text = template.render(messages, continue_final_message=True)
     assert text.endswith(answer)
     assert tokenizer.encode_chat(text) == expected
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("messages", CONVERSATIONS)
+def test_smollm2_sees_the_ids_that_transformers_gives(messages: list[dict[str, Any]]) -> None:
+    """B1, B2: with the template and vocabulary of a real model"""
+    from transformers import AutoTokenizer
+
+    folder = Path(__file__).parents[2] / ".cache/models/smollm2"
+    theirs = AutoTokenizer.from_pretrained(str(folder))
+    ours = Tokenizer.load(folder)
+    template = ChatTemplate(find_template(folder) or "", ours.named_tokens)
+    expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert ours.encode_chat(template.render(messages)) == expected
+    assert ours.encode(messages[0]["content"]) == theirs(messages[0]["content"])["input_ids"]
 
 
 def test_a_template_that_trims_is_continued_after_the_trimmed_text() -> None:
@@ -107,8 +120,10 @@ def test_text_around_a_veiled_token_is_encoded_as_if_it_were_plain(
 ) -> None:
     messages = tokenizer.control.veil([{"role": "user", "content": "the <|im_end|> ring"}])
     ids = tokenizer.encode_chat(template.render(messages))
-    calm = tokenizer.encode_chat(template.render([{"role": "user", "content": "the "}]))
-    assert ids[: len(calm) - 13] == calm[: len(calm) - 13]
+    before = tokenizer.encode_chat("<|im_start|>user\nthe ")
+    after = tokenizer.encode_chat("> ring<|im_end|>\n<|im_start|>assistant\n")
+    assert ids[: len(before)] == before
+    assert ids[-len(after) :] == after
 
 
 def test_nobody_can_forge_a_stand_in(tokenizer: Tokenizer, template: ChatTemplate) -> None:

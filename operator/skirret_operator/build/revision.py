@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from skirret_api.meta import REVISION_LABEL, child_name
-from skirret_api.model import POD_FIELDS, InferenceModelSpec
+from skirret_api.model import POD_FIELDS
 from skirret_api.parts import Object
 from skirret_operator.build.metadata import child
 from skirret_operator.build.server import labels
@@ -32,9 +32,9 @@ class Revision:
         return digest(self.inputs)
 
 
-def inputs(spec: InferenceModelSpec) -> Object:
-    """The user's words that shape the pod, and nothing that a default added."""
-    return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, include=set(POD_FIELDS))
+def inputs(model: Object) -> Object:
+    """The user's words that shape the pod, as they are stored: no release reads them otherwise."""
+    return {field: model["spec"][field] for field in POD_FIELDS if field in model["spec"]}
 
 
 def digest(said: Object) -> str:

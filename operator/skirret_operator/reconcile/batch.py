@@ -12,10 +12,10 @@ from skirret_api.openai import TERMINAL
 from skirret_api.parts import Object
 from skirret_batch.record import CustomResource, Record, id_for_cr, new_record
 from skirret_operator.build.batch import QUEUE_LABEL, attempt_of, job
-from skirret_operator.reconcile.batch_status import Blocked, ended_at, report
+from skirret_operator.reconcile.batch_status import ended_at, report
 from skirret_operator.reconcile.difference import is_going
 from skirret_operator.reconcile.observed import ObservedBatch
-from skirret_operator.reconcile.plan import Plan
+from skirret_operator.reconcile.plan import Blocked, Plan, invalid
 from skirret_operator.reconcile.times import epoch
 
 # A worker that fails again and again is started again at once a few times, then every few seconds:
@@ -26,13 +26,10 @@ _BETWEEN_SECONDS = 8.0
 
 def record_id(batch: Object) -> str:
     """The same for one BatchJob every time, so that a crash can't make a second record."""
-    known = batch.get("status", {}).get("id") or batch["metadata"].get("labels", {}).get(
-        BATCH_ID_LABEL
-    )
-    if known:
-        return str(known)
     metadata = batch["metadata"]
-    return id_for_cr(metadata["uid"], epoch(metadata["creationTimestamp"]))
+    given = metadata.get("labels", {}).get(BATCH_ID_LABEL)
+    known: str | None = batch.get("status", {}).get("id") or given
+    return known or id_for_cr(metadata["uid"], epoch(metadata["creationTimestamp"]))
 
 
 def has_ended(batch: Object) -> bool:
@@ -58,10 +55,7 @@ def reconcile(batch: Object, observed: ObservedBatch, config: OperatorConfig, no
         spec = batch_spec(batch)
         record = observed.record or _new_record(batch, spec)
     except ValidationError as error:
-        # Admission would have refused it: it was stored under another release's rules.
-        fault = error.errors()[0]
-        where = ".".join(str(part) for part in fault["loc"])
-        return report(batch, None, Blocked("InvalidSpec", f"spec.{where}: {fault['msg']}"), now)
+        return report(batch, None, invalid(error), now)
     except ValueError as error:
         return report(batch, None, Blocked("InvalidSpec", str(error)), now)
     if blocked := _blocked(batch, record, observed):

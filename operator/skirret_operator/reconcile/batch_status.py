@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from skirret_api.openai import Batch, BatchError
 from skirret_api.parts import Object
 from skirret_batch.record import Record
@@ -11,7 +9,7 @@ from skirret_operator.build.batch import CONTAINER
 from skirret_operator.reconcile.cause import deepest
 from skirret_operator.reconcile.conditions import Aspect, conditions, find
 from skirret_operator.reconcile.observed import ObservedBatch
-from skirret_operator.reconcile.plan import Note, Plan
+from skirret_operator.reconcile.plan import Blocked, Note, Plan
 from skirret_operator.reconcile.times import epoch, in_words, rfc3339
 
 _LOOK_AGAIN_SECONDS = 5.0
@@ -27,12 +25,6 @@ _TIMES = (
     ("cancelled_at", "cancelledAt"),
 )
 _ENDS = ("completedAt", "failedAt", "expiredAt", "cancelledAt")
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    reason: str
-    message: str
 
 
 def report(
@@ -62,7 +54,7 @@ def report(
 
 def ended_at(status: Object) -> float:
     """When a batch ended, of the status that tells its end."""
-    return max(epoch(status[name]) for name in _ENDS if name in status)
+    return max((epoch(status[name]) for name in _ENDS if name in status), default=float("inf"))
 
 
 def _projection(record: Record) -> Object:
@@ -166,7 +158,8 @@ def _again(
     """A worker that runs changes the record, and that is seen; only what hangs is looked at."""
     if record is None or record.is_terminal or any(_runs(pod) for pod in observed.pods):
         return None
-    if is_suspended and record.batch.status != "cancelling":
+    waits = is_suspended and record.batch.status != "cancelling"
+    if waits or deepest(observed.pods, CONTAINER, observed.events, {}).is_watched:
         return max(record.batch.expires_at - now, _LOOK_AGAIN_SECONDS)
     return _LOOK_AGAIN_SECONDS
 
@@ -187,12 +180,12 @@ def _why(batch: Batch) -> str:
 
 def _note(before: Object, complete: Aspect) -> Note | None:
     known = find(before, "Complete")
-    if known is not None and known["reason"] == complete.reason:
+    if complete.reason == "Starting" or (known and known["reason"] == complete.reason):
         return None
     normal = complete.holds or complete.reason in _NORMAL
     return Note("Normal" if normal else "Warning", complete.reason, complete.message)
 
 
 _NORMAL = frozenset(
-    {"Starting", "Validating", "InProgress", "Finalizing", "Cancelling", "Cancelled", "Suspended"}
+    {"Validating", "InProgress", "Finalizing", "Cancelling", "Cancelled", "Suspended"}
 )

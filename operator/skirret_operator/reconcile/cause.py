@@ -29,10 +29,16 @@ class Cause:
     depth: int  # the deeper, the nearer to the root of the matter
     progress: Progress | None = None
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether an event comes when it changes; the rest must be looked up."""
+        return self.depth >= _WATCHED
+
 
 # Images, secrets and volumes a user gave wrongly, as kubelet calls them.
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": (?:ErrImagePull: )?')
+_WATCHED = 4  # from here on, causes are told by the status of pods and Deployments
 _STARTING = Cause("Starting", "waiting for the pod to start", depth=0)
 
 
@@ -77,7 +83,7 @@ def _of_pod(pod: Object, container: str, event: str | None, progress: Progress |
     )
     if scheduled.get("status") == "False":
         return Cause(
-            scheduled.get("reason", "Unschedulable"), scheduled.get("message", ""), depth=4
+            scheduled.get("reason", "Unschedulable"), scheduled.get("message", ""), depth=_WATCHED
         )
     statuses = status.get("containerStatuses", [])
     seen: Object = next((each for each in statuses if each["name"] == container), {})
@@ -89,7 +95,7 @@ def _of_pod(pod: Object, container: str, event: str | None, progress: Progress |
     ended = state.get("terminated") or seen.get("lastState", {}).get("terminated")
     if ended and ended.get("exitCode", 0) != 0:
         crash = _of_crash(ended, seen, pod, container)
-        if progress is None or not state.get("running"):
+        if progress is None or "running" not in state:
             return crash
         return replace(
             crash, message=f"{crash.message}; now {_in_words(progress)}", progress=progress
@@ -98,12 +104,12 @@ def _of_pod(pod: Object, container: str, event: str | None, progress: Progress |
         return Cause(waiting["reason"], waiting.get("message", ""), depth=6)
     if status.get("reason"):  # of the pod as a whole: Evicted, NodeLost, …
         return Cause(status["reason"], status.get("message", ""), depth=6)
-    if event is not None and not state.get("running"):
+    if event is not None and "running" not in state:
         reason, _, message = event.partition(": ")
         return Cause(reason, message, depth=3)
     if progress is not None:
         return Cause("Loading", _in_words(progress), depth=2, progress=progress)
-    if state.get("running"):
+    if "running" in state:
         return Cause("Loading", "the server has started", depth=1)
     return _STARTING
 

@@ -15,9 +15,9 @@ from skirret_operator.build.metadata import is_ours
 from skirret_operator.build.revision import Revision, controller_revision
 from skirret_operator.build.server import deployment, labels, pod_template, service
 from skirret_operator.reconcile.difference import differs, is_going, stamped
-from skirret_operator.reconcile.model_status import Blocked, Decision, report, revision_of
+from skirret_operator.reconcile.model_status import Decision, report, revision_of
 from skirret_operator.reconcile.observed import ObservedModel
-from skirret_operator.reconcile.plan import Plan
+from skirret_operator.reconcile.plan import Blocked, Plan, invalid
 
 
 def reconcile(model: Object, observed: ObservedModel, config: OperatorConfig, now: float) -> Plan:
@@ -26,13 +26,11 @@ def reconcile(model: Object, observed: ObservedModel, config: OperatorConfig, no
     try:
         spec = model_spec(model)
     except ValidationError as error:
-        # Admission would have refused it: it was stored under another release's rules.
-        invalid = Decision(blocked=Blocked("InvalidSpec", _first(error)))
-        return report(model, observed, invalid, config, now)
+        return report(model, observed, Decision(blocked=invalid(error)), config, now)
 
     template = _template(model, spec, config)
     known = [revisions.stored(live) for live in observed.revisions]
-    target = _target(spec, known, template)
+    target = _target(model, known, template)
     # Without a target, what serves goes on as the newest revision has it.
     chosen = target or max(known, key=lambda each: each.number, default=None)
     stop = _stop(model, observed)
@@ -57,15 +55,15 @@ def _template(model: Object, spec: InferenceModelSpec, config: OperatorConfig) -
     if profile is None:
         there = ", ".join(sorted(config.profiles)) or "none"
         return Blocked("ProfileNotFound", f"no profile is named {name}; there are: {there}")
-    digest = revisions.digest(revisions.inputs(spec))
+    digest = revisions.digest(revisions.inputs(model))
     return pod_template(model, spec, profile, config, digest)
 
 
 def _target(
-    spec: InferenceModelSpec, known: Sequence[Revision], template: Object | Blocked
+    model: Object, known: Sequence[Revision], template: Object | Blocked
 ) -> Revision | None:
     """The revision `spec` asks for: a stored one with its stored template, or a new one."""
-    said = revisions.inputs(spec)
+    said = revisions.inputs(model)
     newest = max((each.number for each in known), default=0)
     for each in known:
         if each.name == revisions.digest(said):
@@ -116,8 +114,3 @@ def _superseded(
     others = sorted((each for each in known if each.name not in needed), key=lambda r: -r.number)
     spare = max(0, revisions.KEPT - len(needed))
     return tuple(r.live for r in others[spare:] if r.live is not None and not is_going(r.live))
-
-
-def _first(error: ValidationError) -> str:
-    fault = error.errors()[0]
-    return f"spec.{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"

@@ -14,21 +14,13 @@ from skirret_operator.reconcile.cause import Cause, Progress, deepest
 from skirret_operator.reconcile.conditions import Aspect, conditions, find
 from skirret_operator.reconcile.difference import is_going
 from skirret_operator.reconcile.observed import ObservedModel
-from skirret_operator.reconcile.plan import Note, Plan
+from skirret_operator.reconcile.plan import Blocked, Note, Plan
 from skirret_operator.reconcile.times import epoch, in_words
 
-# Most of what a model waits for comes as an event; the rest is looked up this often.
+# Most of what a model waits for is told by a watch; the rest is looked up this often.
 _LOOK_AGAIN_SECONDS = 5.0
 # Reasons that time does not heal.
 _FINAL = frozenset({"NameTaken", "DoesNotFit"})
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """Nothing more can be done until somebody edits something."""
-
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +40,9 @@ def report(
     """The part of a plan that tells."""
     before: Object = model.get("status", {})
     pods = _Pods.of(observed, decision)
+    left = decision.deadline - (now - _waits_since(decision, before, now))
     ready = _ready(model, observed, decision, pods)
-    stalled = _stalled(decision, pods, ready, before, now)
+    stalled = _stalled(decision, pods, ready, is_late=left < 0)
     aspects = [
         ready,
         _progressing(pods, stalled),
@@ -77,7 +70,7 @@ def report(
     return Plan(
         status=status if status != before else None,
         note=_note(find(before, "Ready"), ready),
-        again=_again(decision, pods, config),
+        again=_again(decision, pods, left, config),
     )
 
 
@@ -164,10 +157,10 @@ def _taken(model: Object, observed: ObservedModel) -> str | None:
     return None
 
 
-def _stalled(decision: Decision, pods: _Pods, ready: Aspect, before: Object, now: float) -> Aspect:
+def _stalled(decision: Decision, pods: _Pods, ready: Aspect, *, is_late: bool) -> Aspect:
     if decision.blocked is not None or ready.reason in _FINAL:
         return Aspect("Stalled", True, ready.reason, ready.message)
-    if not pods.are_complete and _waits_since(decision, before, now) < now - decision.deadline:
+    if is_late and not pods.are_complete:
         late = f"not there after {in_words(decision.deadline)}: {pods.cause.message}"
         return Aspect("Stalled", True, "ProgressDeadlineExceeded", late)
     return Aspect("Stalled", False, "AsExpected")
@@ -198,11 +191,15 @@ def _update_available(decision: Decision) -> Aspect:
     return Aspect("UpdateAvailable", False, "UpToDate")
 
 
-def _again(decision: Decision, pods: _Pods, config: OperatorConfig) -> float | None:
+def _again(decision: Decision, pods: _Pods, left: float, config: OperatorConfig) -> float | None:
+    """When to look again at what no watch tells; and at the latest when the deadline has passed."""
     if pods.are_complete or (decision.blocked is not None and pods.ready == pods.current):
         return None
-    loading = pods.cause.reason == "Loading"
-    return config.timings.status_seconds if loading else _LOOK_AGAIN_SECONDS
+    if pods.cause.reason == "Loading":
+        return config.timings.status_seconds
+    if not pods.cause.is_watched:
+        return _LOOK_AGAIN_SECONDS
+    return max(left + 1, _LOOK_AGAIN_SECONDS) if left > 0 else None
 
 
 def _load(progress: Progress) -> Object:
@@ -215,11 +212,11 @@ def _load(progress: Progress) -> Object:
 
 
 def _note(before: Object | None, ready: Aspect) -> Note | None:
-    """An Event when the reason of Ready changes; percents alone are no news."""
-    if before is not None and before["reason"] == ready.reason:
+    """An Event when the reason of Ready changes; that a pod starts or loads is no news."""
+    if ready.reason in _NO_NEWS or (before is not None and before["reason"] == ready.reason):
         return None
-    normal = ready.holds or ready.reason in _NORMAL
+    normal = ready.holds or ready.reason == "ScaledToZero"
     return Note("Normal" if normal else "Warning", ready.reason, ready.message)
 
 
-_NORMAL = frozenset({"Starting", "Loading", "ScaledToZero"})
+_NO_NEWS = frozenset({"Starting", "Loading"})

@@ -5,8 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import ValidationError
+
 from skirret_api.parts import Object
 from skirret_batch.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why nothing more can be done until something outside changes."""
+
+    reason: str
+    message: str
+
+
+def invalid(error: ValidationError) -> Blocked:
+    """Admission would have refused this spec: it was stored under another release's rules."""
+    fault = error.errors(include_input=False)[0]
+    where = ".".join(str(part) for part in ("spec", *fault["loc"]))
+    return Blocked("InvalidSpec", f"{where}: {fault['msg']}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Literal
 
 Reason = Literal["cancelled", "expired", "taken", "over", "stopped"]
@@ -22,6 +23,7 @@ class Ending:
     def __init__(self) -> None:
         self.reason: Reason | None = None
         self._event = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
         return self.reason is not None
@@ -35,6 +37,11 @@ class Ending:
         if self.reason is None or (reason in _OVERRULES and self.reason != "stopped"):
             self.reason = reason
         self._event.set()
+        for listener in self._listeners:
+            listener()
+
+    def tell(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
 
     async def wait(self, timeout: float) -> bool:
         """True as soon as there is a reason; False after so many seconds without."""

@@ -18,6 +18,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -126,8 +127,9 @@ class Worker:
             plan = await self._load_plan(spool)
             if plan is None:
                 return await self._make_plan(record, spool)
-            async for piece in self._store.stream(record.source or ""):
-                spool.write(piece)
+            async with aclosing(self._store.stream(record.source or "")) as pieces:
+                async for piece in pieces:
+                    spool.write(piece)
             return plan
         except NotThere as error:
             raise bad_input("input_not_found", "The input is gone.") from error
@@ -171,9 +173,10 @@ class Worker:
         with TemporaryFile() as heads:
             keys = Keys(heads, self._render, settings.tokens_per_byte)
             reading = Reading(record.batch.endpoint, settings.max_lines, keys)
-            async for piece in self._store.stream(record.source or ""):
-                spool.write(piece)
-                reading.feed(piece)
+            async with aclosing(self._store.stream(record.source or "")) as pieces:
+                async for piece in pieces:
+                    spool.write(piece)
+                    reading.feed(piece)
             reading.finish()
             errors = reading.errors(await self._identities(reading.models))
             if errors:

@@ -12,14 +12,15 @@ from skirret_batch.completions import Load
 _FIRST = 4.0
 _SLOW = 4.0  # times the best seconds per token, from which on the limit no longer grows
 _FORGET = 1.002  # the best is forgotten at this rate, an answer
-_LONGEST_REST = 30.0  # seconds
 
 
 class Pace:
     """Times are seconds on any one clock."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, first_rest: float = 0.5, longest_rest: float = 30.0) -> None:
         self._most = float(most)
+        self._first_rest = first_rest
+        self._longest_rest = longest_rest
         self._limit = min(_FIRST, self._most)
         self._is_starting = True
         self._rest_until = 0.0
@@ -50,7 +51,7 @@ class Pace:
     def refused(self, now: float, sent: float, retry_after: float | None) -> None:
         """429: there is a server, and it has enough to do."""
         self._decrease(now, sent, 0.5)
-        self._rest(now, retry_after if retry_after is not None else 0.5)
+        self._rest(now, self._first_rest if retry_after is None else retry_after)
 
     def away(self, now: float, sent: float, retry_after: float | None) -> None:
         """Nobody answers, or nobody is ready: then one request at a time finds out when."""
@@ -59,8 +60,8 @@ class Pace:
         self._decreased_at = now
         self._limit = 1.0
         self._is_starting = True
+        pause = min(self._longest_rest, self._first_rest * 2.0**self._rests)
         self._rests += 1
-        pause = min(_LONGEST_REST, 0.25 * 2.0**self._rests)
         self._rest(now, max(pause, retry_after or 0.0))
 
     def _decrease(self, now: float, sent: float, factor: float) -> None:

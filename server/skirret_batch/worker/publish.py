@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import IO
@@ -125,8 +126,9 @@ class _Sheet:
         copy = Upload(
             self._store, f"{self._store.key_of(uri).rstrip('/')}/{self._name}", self._part_size
         )
-        async for piece in self._store.stream(blob_key(self._id)):
-            await copy.write(piece)
+        async with aclosing(self._store.stream(blob_key(self._id))) as pieces:
+            async for piece in pieces:
+                await copy.write(piece)
         await copy.finish()
 
 
@@ -148,8 +150,9 @@ class _Results:
     async def fetch(self, store: BatchStore, manifest: Manifest) -> None:
         for segment in manifest.segments:
             start = self._file.seek(0, 2)
-            async for piece in store.stream(segment.key):
-                self._file.write(piece)
+            async with aclosing(store.stream(segment.key)) as pieces:
+                async for piece in pieces:
+                    self._file.write(piece)
             if self._file.tell() - start != sum(segment.sizes):
                 raise StoreError(f"{segment.key} is not as long as its manifest says")
             for ordinal, size in zip(segment.lines, segment.sizes, strict=True):

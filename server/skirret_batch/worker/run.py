@@ -22,6 +22,7 @@ from skirret_batch.completions import (
     Unreachable,
 )
 from skirret_batch.lines import Result
+from skirret_batch.worker.beside import first_failure
 from skirret_batch.worker.ending import Ending
 from skirret_batch.worker.pace import Pace
 from skirret_batch.worker.pending import Pending, Work
@@ -66,23 +67,25 @@ class Run:
         self._settings = settings
         self._clock = clock
         self._jitter = jitter
-        self._pace = Pace(settings.concurrency)
+        self._pace = Pace(settings.concurrency, settings.rest_first, settings.rest_longest)
         self._pending = Pending()
         self._shards: dict[int, Shard] = {}
         self._in_flight: dict[asyncio.Task[None], Work] = {}
         self._claim_at = 0.0
         self._moved = asyncio.Event()  # something the dispatcher waits for has happened
+        ending.tell(self._moved.set)
         self._full = asyncio.Event()  # something the keeper waits for has
         self._is_closing = False
 
     async def to_the_end(self) -> None:
         """Until every line has a committed result, or the batch is ending."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep())
-            await self._dispatch(tasks)
-            await self._drain()
-            self._is_closing = True
-            self._full.set()
+        with first_failure():
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep())
+                await self._dispatch(tasks)
+                await self._drain()
+                self._is_closing = True
+                self._full.set()
         await self._hand_in()
 
     async def _dispatch(self, tasks: asyncio.TaskGroup) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import secrets
 import zlib
-from collections.abc import AsyncIterator
+from contextlib import aclosing
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 from skirret_api.openai import BatchError
 from skirret_batch.plan import Index, parse_line
-from skirret_batch.store import BatchStore, NotThere
+from skirret_batch.store import BatchStore, NotThere, Stream
 from skirret_batch.upload import Upload
 
 _BOM = b"\xef\xbb\xbf"
@@ -68,11 +68,14 @@ async def snapshot(
     try:
         for each in await _objects(store, key):
             last = b"\n"
-            async for piece in _text(store, each):
-                last = piece[-1:]
-                await upload.write(piece)
-                if upload.size > max_bytes:
-                    raise bad_input("input_too_large", f"The input is over {max_bytes:,} bytes.")
+            async with aclosing(_text(store, each)) as pieces:
+                async for piece in pieces:
+                    last = piece[-1:]
+                    await upload.write(piece)
+                    if upload.size > max_bytes:
+                        raise bad_input(
+                            "input_too_large", f"The input is over {max_bytes:,} bytes."
+                        )
             if last != b"\n":
                 await upload.write(b"\n")
         await upload.finish()
@@ -97,26 +100,24 @@ async def _objects(store: BatchStore, key: str) -> list[str]:
     return found
 
 
-async def _text(store: BatchStore, key: str) -> AsyncIterator[bytes]:
+async def _text(store: BatchStore, key: str) -> Stream:
     """An object's bytes without compression and byte order mark, in bounded pieces."""
     is_first = True
-    async for piece in _plain(store, key):
-        if is_first:
-            piece = piece.removeprefix(_BOM)
+    stored = store.stream(key)
+    plain = _decompressed(stored, key) if key.endswith(".gz") else stored
+    async with aclosing(stored), aclosing(plain):
+        async for piece in plain:
+            text = piece.removeprefix(_BOM) if is_first else piece
             is_first = False
-        if piece:
-            yield piece
+            if text:
+                yield text
 
 
-async def _plain(store: BatchStore, key: str) -> AsyncIterator[bytes]:
-    if not key.endswith(".gz"):
-        async for piece in store.stream(key):
-            yield piece
-        return
+async def _decompressed(compressed: Stream, key: str) -> Stream:
     gzip = zlib.decompressobj(wbits=31)
     is_whole = True
     try:
-        async for piece in store.stream(key):
+        async for piece in compressed:
             text = b""
             while piece or len(text) == _PIECE:
                 text = gzip.decompress(piece, _PIECE)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from skirret_api.errors import ApiError
 from skirret_server.api import wire
-from skirret_server.api.exchange import Message, Send
+from skirret_server.api.exchange import Message, Request, Send
 from skirret_server.api.interrupts import ClientGone
 
 
@@ -47,15 +47,14 @@ class Pace:
 class Answer:
     """Every way a request can be answered; knows whether the status is out already."""
 
-    def __init__(self, send: Send, request_id: str, started: float, pace: Pace) -> None:
+    def __init__(self, send: Send, request: Request, pace: Pace) -> None:
         self.status: int | None = None  # once it is sent
         self._send = send
-        self._request_id = request_id
-        self._started = started
+        self._request = request
         self._pace = pace
         self._is_stream = False
-        self._last_write = started
-        self._lock = asyncio.Lock()
+        self._last_write = request.started
+        self._is_writing = False
 
     async def reply(self, reply: Reply) -> None:
         headers = {
@@ -93,17 +92,12 @@ class Answer:
         await self._send(message)
 
     async def _write(self, data: bytes, headers: Mapping[str, str]) -> None:
-        async with self._lock:
-            try:
-                async with asyncio.timeout(self._pace.stall):
-                    if self.status is None:
-                        await self._open(headers)
-                    await self._send(
-                        {"type": "http.response.body", "body": data, "more_body": True}
-                    )
-            except TimeoutError:
-                raise ReaderStalled from None
-            self._last_write = time.monotonic()
+        self._is_writing = True
+        self._last_write = time.monotonic()
+        if self.status is None:
+            await self._open(headers)
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._is_writing = False
 
     async def _open(self, headers: Mapping[str, str]) -> None:
         self._is_stream = True
@@ -123,20 +117,22 @@ class Answer:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _beat(self, headers: Mapping[str, str]) -> None:
+        """Breaks a long silence with a comment, and ends a write that nobody reads."""
         while True:
             silence = time.monotonic() - self._last_write
-            if silence < self._pace.heartbeat or self._lock.locked():
-                await asyncio.sleep(max(self._pace.heartbeat - silence, self._pace.heartbeat / 10))
-                continue
-            try:
-                await self._write(wire.KEEP_ALIVE, headers)
-            except ReaderStalled:  # the next event's write meets the same and ends the request
+            allowed = self._pace.stall if self._is_writing else self._pace.heartbeat
+            if silence < allowed:
+                await asyncio.sleep(min(allowed - silence, self._pace.stall))
+            elif self._is_writing:
+                self._request.running.interrupt(ReaderStalled())
                 return
+            else:
+                await self._write(wire.KEEP_ALIVE, headers)
 
     def _own_headers(self) -> dict[str, str]:
         return {
-            "x-request-id": self._request_id,
-            "openai-processing-ms": str(round((time.monotonic() - self._started) * 1000)),
+            "x-request-id": self._request.id,
+            "openai-processing-ms": str(round((time.monotonic() - self._request.started) * 1000)),
             "openai-version": "2020-10-01",
         }
 

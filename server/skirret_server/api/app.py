@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from skirret_api import internal
 from skirret_api.errors import ApiError, NotFound, ServerFault, Unauthorized
@@ -53,16 +54,14 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask: the clients' key, and the token of our own gateway."""
+    """Who may ask: the clients' key, and the token of our own processes."""
 
     api_key: str | None = None
-    internal_token: str | None = None
+    internal_token: str = field(default_factory=lambda: secrets.token_hex(32))
 
     def caller(self, headers: Mapping[str, str], *, is_open: bool) -> Caller:
         """Raises Unauthorized."""
-        if self.internal_token is not None and _same(
-            headers.get(internal.TOKEN, ""), self.internal_token
-        ):
+        if _same(headers.get(internal.TOKEN, ""), self.internal_token):
             return _internal_caller(headers)
         if self.api_key is not None and not is_open:
             self._check_key(headers.get("authorization", ""))
@@ -118,15 +117,27 @@ class App:
             headers=headers,
             started=time.monotonic(),
         )
-        answer = Answer(send, request.id, request.started, self._pace)
+        answer = Answer(send, request, self._pace)
+        try:
+            await self._answer(request, scope, receive, answer)
+        except ClientGone as gone:
+            request.facts["gone"] = type(gone).__name__
+            self._done(request, CLIENT_GONE)
+        else:
+            self._done(request, answer.status or CLIENT_GONE)
+
+    async def _answer(
+        self, request: Request, scope: Scope, receive: Receive, answer: Answer
+    ) -> None:
+        """Raises ClientGone and nothing else."""
         try:
             await self._respond(request, scope, receive, answer)
-        except ClientGone as gone:
-            log.debug("client gone", extra={"request_id": request.id, "cause": type(gone).__name__})
         except ApiError as error:
             await answer.fail(error)
+        except ClientGone:
+            raise
         except Exception:
-            # The one place that must survive anything: the next request has done nothing wrong.
+            # The one place that must survive anything: other requests have done no wrong.
             log.exception("request failed", extra={"request_id": request.id})
             await answer.fail(ServerFault(request.id))
 

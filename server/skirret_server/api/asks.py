@@ -8,6 +8,7 @@ from typing import Any
 
 from skirret_api.errors import InvalidRequest
 from skirret_server.api.parameters import CHAT, COMPLETION, Checked, check
+from skirret_server.api.structured import Structure, structure
 from skirret_server.core import Sampling, TokenId
 from skirret_server.text.choice import TextRules
 from skirret_server.text.stops import StopStrings
@@ -33,6 +34,7 @@ class Ask:
     service_tier: str | None
     priority: int
     rid: str | None
+    structure: Structure | None
     ignored: tuple[str, ...]
 
 
@@ -143,6 +145,17 @@ def sampling_of(
     )
 
 
+def check_token_ids(ids: Sequence[TokenId], vocabulary: int, param: str) -> None:
+    """Raises InvalidRequest."""
+    largest = max(ids, default=0)
+    if largest >= vocabulary:
+        raise InvalidRequest(
+            f"Invalid '{param}': token id {largest} is not in the vocabulary of {vocabulary}.",
+            param=param,
+            code="invalid_value",
+        )
+
+
 def text_rules(get: Callable[..., Any]) -> TextRules:
     stop = get("stop", [])
     stops = [stop] if isinstance(stop, str) else stop
@@ -187,6 +200,7 @@ def _common(
         service_tier=checked.get("service_tier"),
         priority=checked.get("priority", 0),
         rid=checked.get("rid"),
+        structure=structure(checked.values),
         ignored=ignored,
     )
 
@@ -240,12 +254,8 @@ def _prompts(prompt: Any, vocabulary: int) -> tuple[Prompt, ...]:
             code="invalid_type",
         )
     for one in prompts:
-        if not isinstance(one, str) and max(one) >= vocabulary:
-            raise InvalidRequest(
-                f"Invalid 'prompt': token id {max(one)} is not in the vocabulary of {vocabulary}.",
-                param="prompt",
-                code="invalid_value",
-            )
+        if not isinstance(one, str):
+            check_token_ids(one, vocabulary, "prompt")
     return tuple(prompts)
 
 
@@ -264,11 +274,5 @@ def _logit_bias(bias: Mapping[str, float], vocabulary: int) -> dict[TokenId, flo
 
 
 def _stop_token_ids(ids: Sequence[TokenId], vocabulary: int) -> frozenset[TokenId]:
-    for token in ids:
-        if token >= vocabulary:
-            raise InvalidRequest(
-                f"Invalid 'stop_token_ids': {token} is not in the vocabulary of {vocabulary}.",
-                param="stop_token_ids",
-                code="invalid_value",
-            )
+    check_token_ids(ids, vocabulary, "stop_token_ids")
     return frozenset(ids)

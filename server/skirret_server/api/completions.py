@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from skirret_api import internal
 from skirret_api.errors import NotFound
@@ -35,7 +35,11 @@ from skirret_server.api.prompts import (
     token_budget,
 )
 from skirret_server.api.served import Served
+from skirret_server.api.structured import compiled
 from skirret_server.api.text_wire import TextWire
+
+if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
+    from skirret_server.grammar.compiler import Ready
 
 _T = TypeVar("_T")
 _LARGE = 64 * 1024  # bytes
@@ -71,7 +75,8 @@ class Completions:
         model = served_name(common.model, served, request.caller)
         head = Head(wire.new_id("chatcmpl"), int(self._now()), model, _tier(common))
         budget = token_budget(len(prompt.ids), common.max_tokens, served.limit, kind="messages")
-        tasks = [_task(prompt, budget, common)]
+        ready = await _ready(common, served)
+        tasks = [_task(prompt, budget, common, ready)]
         generation = _generation(request, served, common, head.id, tasks, common.n)
         shape = ChatWire(
             head,
@@ -81,7 +86,7 @@ class Completions:
             has_logprobs=common.sampling.logprobs is not None,
         )
         ignored = (*common.ignored, *ignored_variables(ask, served))
-        return await self._answer(request, common, generation, shape, ignored)
+        return await self._answer(request, common, generation, shape, ignored, ready)
 
     async def text(self, request: Request) -> Reply | EventStream:
         served = self._lifecycle.admit()
@@ -89,9 +94,11 @@ class Completions:
         common = ask.common
         model = served_name(common.model, served, request.caller)
         head = Head(wire.new_id("cmpl"), int(self._now()), model, _tier(common))
+        budgets = [_text_budget(prompt, common.max_tokens, served) for prompt in prompts]
+        ready = await _ready(common, served)
         tasks = [
-            _task(prompt, _text_budget(prompt, common.max_tokens, served), common)
-            for prompt in prompts
+            _task(prompt, budget, common, ready)
+            for prompt, budget in zip(prompts, budgets, strict=True)
         ]
         generation = _generation(request, served, common, head.id, tasks, ask.best_of)
         shape = TextWire(
@@ -103,7 +110,7 @@ class Completions:
             echo=ask.echo,
             logprobs=ask.logprobs,
         )
-        return await self._answer(request, common, generation, shape, common.ignored, ask)
+        return await self._answer(request, common, generation, shape, common.ignored, ready, ask)
 
     async def _answer(
         self,
@@ -112,9 +119,12 @@ class Completions:
         generation: Generation,
         shape: Wire,
         ignored: Sequence[str],
+        ready: Ready | None,
         ask: CompletionAsk | None = None,
     ) -> Reply | EventStream:
         headers = {"x-ignored-params": ", ".join(ignored)} if ignored else {}
+        if ready is not None and ready.unenforced:
+            headers["x-unenforced"] = ", ".join(sorted(ready.unenforced))
         if request.caller.is_internal:
             headers[internal.LOAD] = load_header(generation)
         steps = self.steps(request, common.rid, generation)
@@ -231,8 +241,15 @@ def _text(request: Request, served: Served) -> tuple[CompletionAsk, list[Prompt]
     return ask, [text_prompt(prompt, served) for prompt in ask.prompts]
 
 
-def _task(prompt: Prompt, budget: int, common: Ask) -> Task:
-    return Task(prompt, replace(common.sampling, max_tokens=budget), common.rules)
+async def _ready(common: Ask, served: Served) -> Ready | None:
+    if common.structure is None:
+        return None
+    return await compiled(common.structure, served.grammars)
+
+
+def _task(prompt: Prompt, budget: int, common: Ask, ready: Ready | None) -> Task:
+    sampling = replace(common.sampling, max_tokens=budget)
+    return Task(prompt, sampling, common.rules, ready.grammar if ready else None)
 
 
 def _generation(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, cast
 
 from skirret_api.errors import ApiError, InvalidRequest, Overloaded, ServerFault
 from skirret_server.api.lifecycle import draining
@@ -26,6 +28,9 @@ from skirret_server.core import (
 from skirret_server.text.choice import ChoiceText, Ending, Entry, Piece, TextRules
 from skirret_server.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
+    from skirret_server.grammar.masks import AutomatonGrammar, CompiledGrammar
+
 log = logging.getLogger("skirret.api")
 
 _SEED_STEP = 0x9E3779B97F4A7C15  # of splitmix64: neighbours far apart
@@ -38,6 +43,7 @@ class Task:
     prompt: Prompt
     sampling: Sampling
     rules: TextRules
+    grammar: CompiledGrammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class Work:
                 priority=self.priority,
                 deadline=self.deadline,
                 tenant=self.tenant,
+                grammar=_started(self.task(index).grammar),
             )
             for index in range(len(self.tasks) * self.n)
         ]
@@ -131,7 +138,7 @@ class Generation:
         self.usage.prompt_tokens = sum(len(task.prompt.ids) for task in self.work.tasks)
         cached: dict[int, int] = {}
         try:
-            async with _Sequences(self.engine, requests) as sequences:
+            async with _sequences(self.engine, requests) as sequences:
                 while sequences.are_running:
                     steps = []
                     for index, update in await sequences.updates():
@@ -148,8 +155,47 @@ class Generation:
             raise _api_error(error, self.work) from error
 
 
-class _Sequences:
-    """Many engine iterators at once, read in whole batches of what is there."""
+class _Sequences(Protocol):
+    """Engine iterators, read side by side. Leaving them early ends what still runs."""
+
+    @property
+    def are_running(self) -> bool: ...
+
+    async def updates(self) -> Sequence[tuple[int, Update]]:
+        """What has come since the last call, at least one. Raises EngineError."""
+
+    def end(self, index: int) -> None: ...
+
+
+def _sequences(
+    engine: Engine, requests: Sequence[GenerateRequest]
+) -> AbstractAsyncContextManager[_Sequences]:
+    return _Single(engine, requests[0]) if len(requests) == 1 else _Many(engine, requests)
+
+
+class _Single:
+    """The usual case, without a task between the engine and the answer."""
+
+    def __init__(self, engine: Engine, request: GenerateRequest) -> None:
+        # Closing it is how the engine is told to let go.
+        self._updates = cast(AsyncGenerator[Update], engine.generate(request))
+        self.are_running = True
+
+    async def __aenter__(self) -> _Single:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._updates.aclose()
+
+    async def updates(self) -> Sequence[tuple[int, Update]]:
+        return ((0, await anext(self._updates)),)
+
+    def end(self, index: int) -> None:
+        self.are_running = False
+
+
+class _Many:
+    """A task for each, so that whatever is there is read in one go."""
 
     def __init__(self, engine: Engine, requests: Sequence[GenerateRequest]) -> None:
         self._engine = engine
@@ -159,7 +205,7 @@ class _Sequences:
         self._error: BaseException | None = None
         self._wake = asyncio.Event()
 
-    async def __aenter__(self) -> _Sequences:
+    async def __aenter__(self) -> _Many:
         self._tasks = {
             index: asyncio.create_task(self._pump(index, request))
             for index, request in enumerate(self._requests)
@@ -177,8 +223,8 @@ class _Sequences:
     def are_running(self) -> bool:
         return bool(self._tasks)
 
-    async def updates(self) -> list[tuple[int, Update]]:
-        """At least one. Raises what any of the sequences raised, before its siblings' updates."""
+    async def updates(self) -> Sequence[tuple[int, Update]]:
+        """An error of any of them comes before the updates of its siblings."""
         while not self._ready and self._error is None:
             self._wake.clear()
             await self._wake.wait()
@@ -221,6 +267,10 @@ def _cached_tokens(by_index: Mapping[int, int], n: int) -> int:
     for index, tokens in by_index.items():
         by_task[index // n] = min(tokens, by_task.get(index // n, tokens))
     return sum(by_task.values())
+
+
+def _started(grammar: CompiledGrammar | None) -> AutomatonGrammar | None:
+    return grammar.start() if grammar else None
 
 
 def _derived(sampling: Sampling, choice: int) -> Sampling:

@@ -12,7 +12,7 @@ from skirret_api import __version__
 from skirret_api.errors import InvalidRequest
 from skirret_server.api import wire
 from skirret_server.api.answer import EventStream, Reply
-from skirret_server.api.asks import chat_ask, sampling_of, text_rules
+from skirret_server.api.asks import chat_ask, check_token_ids, sampling_of, text_rules
 from skirret_server.api.completions import Completions, aside, folded, served_name
 from skirret_server.api.exchange import Request
 from skirret_server.api.generation import Choice, Generation, Step, Task, Work
@@ -64,6 +64,7 @@ class Native:
     async def detokenize(self, request: Request) -> Reply:
         served = self._lifecycle.admit()
         checked = check(request.json(), DETOKENIZE)
+        check_token_ids(checked.get("tokens"), served.engine.info.vocab_size, "tokens")
         text = served.tokenizer.decode(
             checked.get("tokens"), skip_special_tokens=checked.get("skip_special_tokens", False)
         )
@@ -171,6 +172,8 @@ class _NativeAsk:
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
     def _task(self, prompt: Any, option: Mapping[str, Any], served: Served) -> Task:
+        if not isinstance(prompt, str):
+            check_token_ids(prompt, served.engine.info.vocab_size, "input_ids")
         found = text_prompt(prompt, served)
         named = {_RENAMED.get(name, name): value for name, value in option.items()}
         return Task(found, self._sampling(named, len(found.ids), served), text_rules(named.get))

@@ -23,6 +23,7 @@ from skirret_server.api.shapes import (
     Object,
     Shape,
     String,
+    Tagged,
     TokenIds,
     Unsupported,
     missing,
@@ -83,7 +84,11 @@ def _stop(most: int) -> Shape:
     return Either((String(1, 256), Array(String(1, 256), max=most)))
 
 
-_NO_GRAMMAR = _refused("structured output is not built yet")
+_NO_EBNF = _refused("grammars in EBNF are not built yet")
+_REGEX = String(1, 100_000)
+_SCHEMA = Either((Map(Anything()), Boolean(), String(1), Array(Anything())))
+_CHOICE = Array(String(1), min=1, max=10_000)
+_NAME = "[A-Za-z0-9_-]{1,64}"
 _NO_TOOLS = _refused("tools are not built yet")
 _TOKEN_ID = Integer(0, INT32)
 
@@ -106,15 +111,25 @@ SAMPLING: dict[str, Parameter] = {
     "no_stop_trim": Parameter(Boolean(), False, "the stop stays in the text"),
     "skip_special_tokens": Parameter(Boolean(), True),
     "spaces_between_special_tokens": _ignored(Boolean(), "no spaces are ever put between"),
-    "regex": _NO_GRAMMAR,
-    "ebnf": _NO_GRAMMAR,
-    "json_schema": _NO_GRAMMAR,
-    "structural_tag": _NO_GRAMMAR,
-    "guided_json": _NO_GRAMMAR,
-    "guided_regex": _NO_GRAMMAR,
-    "guided_choice": _NO_GRAMMAR,
-    "guided_grammar": _NO_GRAMMAR,
-    "structured_outputs": _NO_GRAMMAR,
+    "regex": Parameter(_REGEX, note="the whole text matches"),
+    "json_schema": Parameter(_SCHEMA, note="as an object, or as JSON in a string"),
+    "ebnf": _NO_EBNF,
+    "structural_tag": _refused("structural tags are not built yet"),
+    "guided_regex": Parameter(_REGEX, note="vLLM's name for regex"),
+    "guided_json": Parameter(_SCHEMA, note="vLLM's name for json_schema"),
+    "guided_choice": Parameter(_CHOICE, note="one of these texts"),
+    "guided_grammar": _NO_EBNF,
+    "structured_outputs": Parameter(
+        Object(
+            {
+                "json": Field(_SCHEMA),
+                "regex": Field(_REGEX),
+                "choice": Field(_CHOICE),
+                "grammar": Field(Unsupported("grammars in EBNF are not built yet")),
+            }
+        ),
+        note="vLLM's; one of its fields",
+    ),
 }
 
 COMMON: dict[str, Parameter] = {
@@ -143,6 +158,30 @@ COMMON: dict[str, Parameter] = {
     "lora_path": _refused("LoRA adapters are not built yet"),
 }
 
+_RESPONSE_FORMAT = Tagged(
+    "type",
+    {
+        "text": Object({"type": Field(String(), True)}),
+        "json_object": Object({"type": Field(String(), True)}),
+        "json_schema": Object(
+            {
+                "type": Field(String(), True),
+                "json_schema": Field(
+                    Object(
+                        {
+                            "name": Field(String(pattern=_NAME), True),
+                            "description": Field(String()),
+                            "schema": Field(Anything()),
+                            "strict": Field(Boolean()),
+                        }
+                    ),
+                    True,
+                ),
+            }
+        ),
+    },
+)
+
 CHAT: dict[str, Parameter] = {
     "messages": Parameter(Array(MESSAGE, min=1, max=10_000), required=True),
     **COMMON,
@@ -150,7 +189,7 @@ CHAT: dict[str, Parameter] = {
     "max_completion_tokens": Parameter(Integer(1, INT32), note="the same as max_tokens"),
     "logprobs": Parameter(Boolean(), False, "of the raw logits"),
     "top_logprobs": Parameter(Integer(0, 20), note="needs logprobs"),
-    "response_format": _NO_GRAMMAR,
+    "response_format": Parameter(_RESPONSE_FORMAT, {"type": "text"}, "enforced, strict or not"),
     "tools": _NO_TOOLS,
     "tool_choice": Parameter(Enum(("none", "auto")), note="without tools: no effect"),
     "parallel_tool_calls": _ignored(Boolean()),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from skirret_server.core import Engine
 from skirret_server.text.template import ChatTemplate
 from skirret_server.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
+    from skirret_server.grammar.compiler import GrammarCompiler
 
 ALIAS = "default"  # of the one model that a server has
 
@@ -18,6 +22,7 @@ class Served:
     engine: Engine
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    grammars: GrammarCompiler
     template_fault: str | None = None  # why there is none, when the model has one
     created: int = 0  # seconds since the epoch: when it was loaded
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ from skirret_api.launch import ServerSettings
 from skirret_server import model
 from skirret_server.engine import machine
 from skirret_server.load import folder as files
-from skirret_server.load.fit import fit
+from skirret_server.load.fit import Size, fit
 from skirret_server.load.progress import Progress
 
 if TYPE_CHECKING:
@@ -27,6 +26,16 @@ def end_process(reason: str, message: str) -> None:
     os._exit(1)
 
 
+def check(settings: ServerSettings, folder: Path) -> tuple[model.Description, model.DType, Size]:
+    """What the model is and whether it fits; needs no more than its `config.json`.
+
+    Raises LoadError.
+    """
+    description = model.describe(files.config(folder))
+    dtype = machine.native_dtype() if settings.dtype == "auto" else settings.dtype
+    return description, dtype, fit(description, settings, dtype, machine.memory())
+
+
 def open(  # noqa: A001 (read as engine.open)
     settings: ServerSettings, folder: Path, progress: Progress, fatal: Fatal = end_process
 ) -> SteppingEngine:
@@ -35,10 +44,7 @@ def open(  # noqa: A001 (read as engine.open)
     Raises LoadError, before any weight is read where that can be known.
     """
     progress.begin("checking")
-    config = files.config(folder)
-    description = model.describe(config)
-    dtype = machine.native_dtype() if settings.dtype == "auto" else settings.dtype
-    size = fit(description, settings, dtype, machine.memory())
+    description, dtype, size = check(settings, folder)
 
     progress.begin("importing torch")  # only now: it takes as long as all the rest
     import torch
@@ -84,7 +90,5 @@ def open(  # noqa: A001 (read as engine.open)
         watchdog_timeout=settings.watchdog_timeout,
         random_seed=settings.random_seed,
     )
-    gc.collect()
-    gc.freeze()  # a full collection over torch's own objects would stop every stream for long
     engine.start()
     return engine

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,6 +43,8 @@ class KvPool:
             description.kv_heads,
             description.head_size,
         )
+        if device == "cpu":
+            return cls(_untouched(shape, dtype), page_size)
         return cls(torch.zeros(shape, dtype=dtype, device=device), page_size)
 
     def wipe(self, pages: Sequence[int]) -> None:
@@ -51,3 +55,9 @@ class KvPool:
         """k_PSKH and v_PSKH."""
         k, v = self.kv_L2PSKH[index]
         return k, v
+
+
+def _untouched(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros that take no memory until they are written; torch.zeros writes them at once."""
+    raw = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(shape)

@@ -23,6 +23,7 @@ class LoadStatus:
 class _Phase:
     name: str
     total: int  # bytes
+    found: int  # bytes that an earlier run had brought
     started: float
 
 
@@ -31,23 +32,23 @@ class Progress:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._phase = _Phase("starting", 0, clock())
+        self._phase = _Phase("starting", 0, 0, clock())
         self._done = 0
 
-    def begin(self, phase: str, total: int = 0) -> None:
-        """A new phase of `total` bytes."""
-        self._done = 0
-        self._phase = _Phase(phase, total, self._clock())
+    def begin(self, phase: str, total: int = 0, found: int = 0) -> None:
+        """A new phase of `total` bytes, of which `found` were there already."""
+        self._done = found
+        self._phase = _Phase(phase, total, found, self._clock())
 
     def moved(self, count: int) -> None:
-        """`count` more bytes are through; also those found done by an earlier run."""
+        """`count` more bytes are through; less than zero when some must come again."""
         self._done += count
 
     def status(self) -> LoadStatus:
         phase, done = self._phase, self._done
         if not phase.total:
             return LoadStatus(phase.name)
-        rate = done / max(self._clock() - phase.started, 1e-3)
+        rate = max(done - phase.found, 0) / max(self._clock() - phase.started, 1e-3)
         return LoadStatus(
             phase=phase.name,
             percent=min(100.0, 100.0 * done / phase.total),

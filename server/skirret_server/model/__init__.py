@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from skirret_server.load.errors import UnsupportedModel
 from skirret_server.model import llama, mistral, qwen2, qwen3
-from skirret_server.model.description import Config, Description
+from skirret_server.model.description import Config, Description, DType
+
+__all__ = ["Description", "DType", "describe"]
 
 FAMILIES = {
     "LlamaForCausalLM": llama.describe,

@@ -25,9 +25,6 @@ class InteractiveLane:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._waiting.values())
-
     def add(self, sequence: Sequence) -> None:
         self._waiting[sequence.number] = sequence
 
@@ -35,8 +32,6 @@ class InteractiveLane:
         del self._waiting[sequence.number]
 
     def in_order(self, now: float) -> list[Sequence]:
-        if not self._waiting:
-            return []
         by_arrival = sorted(self._waiting.values(), key=lambda sequence: sequence.rank)
         if self._cached_tokens is None:
             return by_arrival
@@ -64,9 +59,6 @@ class BatchLane:
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return (each for waiting in self._waiting.values() for each in waiting.values())
 
     def enter(self, tenant: str) -> None:
         """A sequence of `tenant` begins to count."""

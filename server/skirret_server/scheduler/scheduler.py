@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 from skirret_server.cache.prefix import Holding, PrefixCache
 from skirret_server.cache.tokens import common_prefix
@@ -85,9 +84,6 @@ class Scheduler:
     def waiting(self, lane: Lane) -> int:
         return len(self._interactive if lane == "interactive" else self._batch)
 
-    def sequences(self) -> Iterator[Sequence]:
-        return chain(self.running, self._interactive, self._batch)
-
     def add(self, request: GenerateRequest, now: float, seed: int = 0) -> Sequence:
         """Lets a request wait. Raises Refused when it can never fit, QueueFull."""
         sequence = Sequence(request, self._arrivals, now, seed)
@@ -124,9 +120,12 @@ class Scheduler:
         if self._interactive or (self.running and not is_batch(self.running[0])):
             draft.batch_room = int(room * self.limits.batch_share)
         self._continue_prompts("interactive", draft)
-        if self._admit(self._interactive.in_order(now), draft):
+        if not self._interactive or (
+            self._has_place("interactive") and self._admit(self._interactive.in_order(now), draft)
+        ):
             self._continue_prompts("batch", draft)
-            self._admit(self._batch.in_order(), draft)
+            if self._has_place("batch"):
+                self._admit(self._batch.in_order(), draft)
         return Step(tuple(_row(sequence, count) for sequence, count in draft.rows.items()))
 
     def advance(self, step: Step) -> None:
@@ -142,14 +141,19 @@ class Scheduler:
             sequence.computed += row.count
             if not was_decoding:
                 self._share(sequence)
-            if is_batch(sequence):
-                self._batch.charge(sequence.request.tenant, 1 if was_decoding else 0)
+            elif is_batch(sequence):
+                self._batch.charge(sequence.request.tenant, 1)
         self._expectation.relax()
 
     def _continue_prompts(self, lane: Lane, draft: _Draft) -> None:
         for sequence in self.running:
             if sequence.request.lane == lane and not sequence.is_decoding:
                 draft.give(sequence)
+
+    def _has_place(self, lane: Lane) -> bool:
+        """Asked before waiting sequences are put in order, which takes time."""
+        is_full = len(self.running) >= self.limits.running
+        return not is_full or (lane == "interactive" and is_batch(self.running[-1]))
 
     def _admit(self, waiting: Iterable[Sequence], draft: _Draft) -> bool:
         """Lets waiting sequences run, in this order; False when one found no room."""

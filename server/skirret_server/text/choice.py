@@ -116,7 +116,8 @@ class ChoiceText:
         return out
 
     def _piece(self, out: Iterable[str], ending: Ending | None = None) -> Piece:
-        return Piece("".join(out), tuple(self._entries(ending is not None)), ending)
+        entries = tuple(self._entries(ending is not None)) if self._pending else ()
+        return Piece("".join(out), entries, ending)
 
     def _entries(self, is_last: bool) -> Iterable[Entry]:
         while self._pending:

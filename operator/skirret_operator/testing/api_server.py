@@ -1,7 +1,7 @@
 """An API server for tests: small, in memory, on a socket, with the faults that real ones have.
 
-It knows lists in pages, watches, server-side apply, preconditions, deletion by owner references, and
-on demand what hurts: expired and silent watches, refusals, errors. It checks no schema.
+It knows lists in pages, watches, server-side apply, preconditions and deletion by owner references;
+and on demand what hurts: expired and silent watches, refusals, errors. It checks no schema.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -62,7 +63,7 @@ class ApiServer:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}  # plural, namespace, name
         self.calls: list[Call] = []  # writes alone, in order
-        self.lists = 0
+        self.reads: Counter[str] = Counter()  # GETs, watches left out, by path
         self._applied: dict[tuple[tuple[str, str, str], str], Object] = {}
         self._version = 0
         self._watches: list[_Watch] = []
@@ -82,6 +83,9 @@ class ApiServer:
         metadata.setdefault("creationTimestamp", _now())
         metadata.setdefault("generation", 1)
         self._store(key, body)
+        owners = _owner_uids(body)
+        if owners and not owners & {each["metadata"]["uid"] for each in self.objects.values()}:
+            self._delete(key)  # as the garbage collector does
         return body
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
@@ -109,10 +113,11 @@ class ApiServer:
 
     def expire_watches(self) -> None:
         """410 Gone: whoever watches must list again."""
-        gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
-        for watch in self._watches:
-            watch.events.put_nowait({"type": "ERROR", "object": gone})
-            watch.events.put_nowait(None)
+        self._end_watches(410, "too old resource version")
+
+    def break_watches(self) -> None:
+        """An error in the stream, of the kind that listing again does not heal."""
+        self._end_watches(500, "etcd is away")
 
     def fail(self, verb: str, path: str, status: int, message: str, times: int = 1) -> None:
         """The next requests of this verb whose path ends like this fail."""
@@ -202,7 +207,7 @@ class ApiServer:
         selects = _selector(request)
         if request.query.get("watch") == "true":
             return await self._watch(kind, namespace, selects, request)
-        self.lists += 1
+        self.reads[request.path] += 1
         found = [
             each
             for (plural, where, _), each in sorted(self.objects.items())
@@ -222,9 +227,9 @@ class ApiServer:
         watch = _Watch(kind, namespace, selects)
         since = int(request.query.get("resourceVersion") or 0)
         for (plural, where, _), each in self.objects.items():
-            if plural == kind.plural and where == namespace and selects(each):
-                if int(each["metadata"]["resourceVersion"]) > since:
-                    watch.events.put_nowait({"type": "ADDED", "object": deepcopy(each)})
+            is_new = int(each["metadata"]["resourceVersion"]) > since
+            if is_new and plural == kind.plural and where == namespace and selects(each):
+                watch.events.put_nowait({"type": "ADDED", "object": deepcopy(each)})
         self._watches.append(watch)
         try:
             await response.prepare(request)
@@ -237,6 +242,7 @@ class ApiServer:
         return response
 
     async def _get(self, kind: Kind, request: web.Request) -> web.Response:
+        self.reads[request.path] += 1
         found = self.objects.get(_key(kind, request))
         return _status(404, "not found") if found is None else web.json_response(found)
 
@@ -319,12 +325,17 @@ class ApiServer:
         for owned in [each for each, it in self.objects.items() if uid in _owner_uids(it)]:
             self._delete(owned, tell=tell)
 
+    def _end_watches(self, code: int, message: str) -> None:
+        error = {"kind": "Status", "status": "Failure", "code": code, "message": message}
+        for watch in self._watches:
+            watch.events.put_nowait({"type": "ERROR", "object": error})
+            watch.events.put_nowait(None)
+
     def _tell(self, event: str, key: tuple[str, str, str], body: Object) -> None:
         plural, namespace, _ = key
-        for watch in self._watches:
+        for watch in self._watches if plural not in self._silent else ():
             if (watch.kind.plural, watch.namespace) == (plural, namespace) and watch.selects(body):
-                if plural not in self._silent:
-                    watch.events.put_nowait({"type": event, "object": deepcopy(body)})
+                watch.events.put_nowait({"type": event, "object": deepcopy(body)})
 
 
 @asynccontextmanager

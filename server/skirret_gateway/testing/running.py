@@ -1,0 +1,42 @@
+"""A gateway that listens, and the requests that tests send it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skirret_gateway.gateway import Gateway
+from skirret_gateway.testing.client import Answer, Client
+
+CHAT = "/v1/chat/completions"
+
+
+def chat(model: str = "m", **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": "Hello"}], **fields}
+
+
+@dataclass
+class Running:
+    gateway: Gateway
+    endpoints: Path  # the file it routes by, where there is no Kubernetes
+
+    @property
+    def port(self) -> int:
+        return self.gateway.port
+
+    def client(self) -> Client:
+        return Client(self.port)
+
+    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """On a connection of its own, in no more than five seconds."""
+        async with asyncio.timeout(5), self.client() as client:
+            return await client.ask(method, path, body, **headers)
+
+    async def chat(self, model: str = "m", **fields: Any) -> Answer:
+        return await self.ask("POST", CHAT, chat(model, **fields))
+
+
+Start = Callable[..., Awaitable[Running]]

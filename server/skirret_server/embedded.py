@@ -1,0 +1,75 @@
+"""Files and batches on a local folder, answered and worked on by the server itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from skirret_api import internal
+from skirret_api.errors import ApiError, NotFound
+from skirret_api.tenants import FolderStore
+from skirret_server.api.app import AsgiApp, Mount
+from skirret_server.api.exchange import Receive, Scope, Send
+
+PATHS = ("/v1/files", "/v1/batches")
+
+
+class FilesAndBatches:
+    """Mounted from the start, there once the model is."""
+
+    def __init__(
+        self, folder: str, app: AsgiApp, token: str, loading: Callable[[], ApiError]
+    ) -> None:
+        """`app` answers the lines of batches, and knows them by `token`."""
+        self.mounts = [Mount(path, self._answer) for path in PATHS]
+        self._folder = folder
+        self._completions_of = app
+        self._token = token
+        self._loading = loading
+        self._app: Any = None
+        self._runner: Any = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Resumes every batch of the folder that has not ended."""
+        await asyncio.to_thread(self._open)
+        self._running = asyncio.create_task(self._runner.run())
+
+    async def stop(self) -> None:
+        """Leaves every batch so that the next server goes on with it."""
+        if self._running is None:
+            return
+        self._runner.stop()
+        await self._running
+
+    def _open(self) -> None:
+        # Not at the top: fastapi and the stores take as long to import as all the rest.
+        from skirret_batch.completions import AsgiCompletions
+        from skirret_batch.embedded import Runner
+        from skirret_batch.http import files_and_batches
+        from skirret_batch.store import open_store
+        from skirret_batch.worker import WorkerSettings
+
+        settings = WorkerSettings()
+        store = open_store(FolderStore(path=self._folder))
+        headers = {internal.TOKEN: self._token, internal.LANE: internal.BATCH}
+        completions = AsgiCompletions(self._completions_of, headers, settings.answer_timeout)
+        self._runner = Runner(store, completions, settings)
+        self._app = files_and_batches(lambda scope: store, started=self._runner.started)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            raise self._loading()
+        await self._app(scope, receive, send)
+
+
+async def gateway_has_them(scope: Scope, receive: Receive, send: Send) -> None:
+    """The answer of a server that was started with `--files off`."""
+    raise NotFound(
+        "This model server keeps no files and batches; Skirret's gateway answers "
+        f"{' and '.join(PATHS)}. Send this request to the gateway's address."
+    )
+
+
+ELSEWHERE = [Mount(path, gateway_has_them) for path in PATHS]

@@ -1,0 +1,1 @@
+"""Structured decoding: from a schema or regex to the tokens that may come next."""

@@ -1,0 +1,455 @@
+"""JSON Schema into the tree. Every keyword that restricts the values is enforced, or refused.
+
+The texts are a subset of those the schema allows: properties in the schema's order, none that it
+doesn't declare unless it asks for them, one space at most after a comma or colon, and recursion to
+a fixed depth. What is generated is always valid.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from skirret_server.grammar import json_text
+from skirret_server.grammar.digits import integer, number
+from skirret_server.grammar.errors import BadGrammar, TooComplex
+from skirret_server.grammar.merging import alternatives_are_apart, merge
+from skirret_server.grammar.regex import inside, whole
+from skirret_server.grammar.syntax import (
+    NEVER,
+    Node,
+    alt,
+    literal,
+    optional,
+    repeat,
+    seq,
+)
+
+MAX_BYTES = 256 * 1024
+MAX_PROPERTIES = 5000
+RECURSION = 3  # how often a reference may stand inside itself
+_MOST_NODES = 50_000
+_MOST_LEVELS = 64
+
+TYPES = ("null", "boolean", "object", "array", "number", "integer", "string")
+
+_OF_OBJECTS = {"properties", "required", "additionalProperties", "minProperties", "maxProperties"}
+_OF_ARRAYS = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}
+_OF_STRINGS = {"minLength", "maxLength", "pattern", "format"}
+_OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_STRUCTURAL = {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"}
+ENFORCED = _STRUCTURAL | _OF_OBJECTS | _OF_ARRAYS | _OF_STRINGS | _OF_NUMBERS
+REFUSED = {
+    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
+    "patternProperties", "propertyNames", "contains", "minContains", "maxContains",
+    "unevaluatedProperties", "unevaluatedItems", "additionalItems", "$dynamicRef",
+    "$recursiveRef", "contentEncoding", "contentMediaType", "contentSchema",
+}  # fmt: skip
+
+_HEX, _TWO = "[0-9a-f]", "[0-5][0-9]"
+_DATE = (
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8])))"
+)
+_TIME = (
+    f"(?:(?:[01][0-9]|2[0-3]):{_TWO}:{_TWO}(?:\\.[0-9]{{1,6}})?(?:Z|[+-](?:0[0-9]|1[0-4]):{_TWO}))"
+)
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
+    "email": r"[A-Za-z0-9_+-]{1,32}(?:\.[A-Za-z0-9_+-]{1,16}){0,2}"
+    r"@[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?(?:\.[A-Za-z]{2,12}){1,2}",
+    "ipv4": rf"(?:{_OCTET}\.){{3}}{_OCTET}",
+}
+
+
+def any_json_object() -> Node:
+    return json_text.any_object()
+
+
+class Schema:
+    """One schema on its way into the tree. `unenforced` is what it says and we let pass."""
+
+    def __init__(self, root: Any) -> None:
+        """Raises BadGrammar or TooComplex when it is no schema, or too large for one."""
+        if not isinstance(root, (dict, bool)):
+            raise BadGrammar("a schema is an object or a boolean")
+        if len(json.dumps(root)) > MAX_BYTES:
+            raise TooComplex(f"the schema has more than {MAX_BYTES} bytes")
+        self.unenforced: set[str] = set()
+        self._root = root
+        self._nodes = 0
+        self._depth = 0
+        self._within: dict[str, int] = {}  # references being followed, and how often
+
+    def tree(self) -> Node:
+        """Raises BadGrammar or TooComplex."""
+        found = self._any(self._root, "#")
+        if found == NEVER:
+            raise BadGrammar("no value is valid under this schema")
+        return found
+
+    def _any(self, schema: Any, at: str) -> Node:
+        self._count_node()
+        self._depth += 1
+        if self._depth > _MOST_LEVELS:
+            raise TooComplex(f"{at[:200]} is nested more than {_MOST_LEVELS} levels deep")
+        try:
+            return self._one(schema, at)
+        finally:
+            self._depth -= 1
+
+    def _count_node(self) -> None:
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise TooComplex("the schema grows too large when its references are followed")
+
+    def _one(self, schema: Any, at: str) -> Node:
+        if schema is True:
+            return json_text.value()
+        if schema is False:
+            return NEVER
+        if not isinstance(schema, dict):
+            raise BadGrammar(f"{at} must be an object or a boolean")
+        self._check_keywords(schema, at)
+        if "$ref" in schema:
+            return self._reference(schema, at)
+        if "allOf" in schema:
+            return self._any(self._all_of(schema, at), at)
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema:
+                return self._branches(schema, keyword, at)
+        if "enum" in schema or "const" in schema:
+            return self._constants(schema, at)
+        return alt(self._typed(kind, schema, at) for kind in self._types(schema, at))
+
+    def _check_keywords(self, schema: Mapping[str, Any], at: str) -> None:
+        for keyword in schema:
+            if keyword in REFUSED:
+                raise BadGrammar(f"{at}: the keyword '{keyword}' is not supported")
+
+    # references
+
+    def _reference(self, schema: Mapping[str, Any], at: str) -> Node:
+        reference = schema["$ref"]
+        target = self._resolved(reference, at)
+        if self._within.get(reference, 0) >= RECURSION:
+            return NEVER
+        self._within[reference] = self._within.get(reference, 0) + 1
+        try:
+            siblings = {key: value for key, value in schema.items() if key != "$ref"}
+            if not siblings.keys() & ENFORCED:
+                return self._any(target, reference)
+            return self._any(merge(target, siblings, at), at)
+        finally:
+            self._within[reference] -= 1
+
+    def _resolved(self, reference: Any, at: str) -> Any:
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+            raise BadGrammar(f"{at}: '$ref' must point into this schema: '#/…'")
+        found = self._root
+        for step in reference.split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            elif isinstance(found, dict) and name in found:
+                found = found[name]
+            else:
+                raise BadGrammar(f"{at}: '{reference}' is not there")
+        return found
+
+    # combinations
+
+    def _all_of(self, schema: Mapping[str, Any], at: str) -> Any:
+        parts = _list(schema, "allOf", at)
+        merged: Any = {key: value for key, value in schema.items() if key != "allOf"}
+        for part in parts:
+            followed = part
+            while isinstance(followed, dict) and "$ref" in followed:
+                siblings = {key: value for key, value in followed.items() if key != "$ref"}
+                if self._within.get(followed["$ref"], 0) > RECURSION:
+                    return False
+                target = self._resolved(followed["$ref"], at)
+                self._count_node()
+                followed = merge(target, siblings, at) if siblings else target
+            merged = merge(merged, followed, at)
+        return merged
+
+    def _branches(self, schema: Mapping[str, Any], keyword: str, at: str) -> Node:
+        branches = _list(schema, keyword, at)
+        rest = {key: value for key, value in schema.items() if key != keyword}
+        if keyword == "oneOf" and not alternatives_are_apart(branches, self._root):
+            raise BadGrammar(
+                f"{at}: 'oneOf' is supported where its alternatives differ in type, or in a "
+                "constant that each requires; use 'anyOf' where they may overlap"
+            )
+        if not rest.keys() & ENFORCED:
+            return alt(
+                self._any(branch, f"{at}/{keyword}/{i}") for i, branch in enumerate(branches)
+            )
+        return alt(
+            self._any(merge(self._followed(branch, at), rest, at), f"{at}/{keyword}/{i}")
+            for i, branch in enumerate(branches)
+        )
+
+    def _followed(self, schema: Any, at: str) -> Any:
+        """A branch that is nothing but a reference, as what it points to."""
+        if isinstance(schema, dict) and set(schema) == {"$ref"}:
+            return self._resolved(schema["$ref"], at)
+        return schema
+
+    def _constants(self, schema: Mapping[str, Any], at: str) -> Node:
+        values = [schema["const"]] if "const" in schema else _list(schema, "enum", at)
+        if "const" in schema and "enum" in schema:
+            values = [value for value in values if value in _list(schema, "enum", at)]
+        others = (schema.keys() & ENFORCED) - {"enum", "const", "type"}
+        if others:
+            raise BadGrammar(f"{at}: '{min(others)}' beside 'enum' or 'const' is not supported")
+        kinds = self._types(schema, at)
+        return alt(json_text.constant(value) for value in values if _is_of(value, kinds))
+
+    # types
+
+    def _types(self, schema: Mapping[str, Any], at: str) -> list[str]:
+        given = schema.get("type")
+        if given is None:
+            return self._implied(schema)
+        kinds = [given] if isinstance(given, str) else given
+        if not isinstance(kinds, list) or not kinds:
+            raise BadGrammar(f"{at}: 'type' must be a type or a list of types")
+        for kind in kinds:
+            if kind not in TYPES:
+                raise BadGrammar(f"{at}: {json.dumps(kind)} is not a type")
+        return kinds
+
+    def _implied(self, schema: Mapping[str, Any]) -> list[str]:
+        """Values of other types would be valid too; these are what the keywords speak of."""
+        for keywords, kind in (
+            (_OF_OBJECTS, "object"),
+            (_OF_ARRAYS, "array"),
+            (_OF_STRINGS, "string"),
+            (_OF_NUMBERS, "number"),
+        ):
+            if schema.keys() & keywords:
+                return [kind]
+        return list(TYPES)
+
+    def _typed(self, kind: str, schema: Mapping[str, Any], at: str) -> Node:
+        if kind == "null":
+            return json_text.NULL
+        if kind == "boolean":
+            return json_text.TRUE_OR_FALSE
+        if kind == "string":
+            return self._string(schema, at)
+        if kind in ("integer", "number"):
+            return self._number(kind, schema, at)
+        return self._array(schema, at) if kind == "array" else self._object(schema, at)
+
+    def _string(self, schema: Mapping[str, Any], at: str) -> Node:
+        least = _count(schema, "minLength", at, 0)
+        most = _count(schema, "maxLength", at, None)
+        pattern, form = schema.get("pattern"), schema.get("format")
+        if form is not None and form not in FORMATS:
+            self.unenforced.add(f"format:{form}")
+            form = None
+        if pattern is None and form is None:
+            if most is not None and least is not None and least > most:
+                return NEVER
+            return json_text.string(least or 0, most)
+        if pattern is not None and form is not None:
+            raise BadGrammar(f"{at}: 'pattern' together with 'format' is not supported")
+        if least or most is not None:
+            raise BadGrammar(
+                f"{at}: '{'pattern' if pattern is not None else 'format'}' together with "
+                "'minLength' or 'maxLength' is not supported; say the length in the pattern"
+            )
+        if form is not None:
+            return json_text.quoted(whole(FORMATS[form]))
+        if not isinstance(pattern, str):
+            raise BadGrammar(f"{at}: 'pattern' must be a string")
+        try:
+            return json_text.quoted(json_text.escaped(inside(pattern)))
+        except BadGrammar as error:
+            raise BadGrammar(f"{at}: bad 'pattern': {error}") from error
+
+    def _number(self, kind: str, schema: Mapping[str, Any], at: str) -> Node:
+        step = schema.get("multipleOf")
+        if step is not None and not (kind == "integer" and step == 1):
+            raise BadGrammar(f"{at}: 'multipleOf' is not supported")
+        low, high = _bounds(kind, schema, at)
+        if low is not None and high is not None and low > high:
+            return NEVER
+        return integer(low, high) if kind == "integer" else number(low, high)
+
+    def _array(self, schema: Mapping[str, Any], at: str) -> Node:
+        if schema.get("uniqueItems"):
+            raise BadGrammar(f"{at}: 'uniqueItems' is not supported")
+        least = _count(schema, "minItems", at, 0) or 0
+        most = _count(schema, "maxItems", at, None)
+        prefix = schema.get("prefixItems", [])
+        if not isinstance(prefix, list):
+            raise BadGrammar(f"{at}: 'prefixItems' must be a list")
+        rest = self._any(schema.get("items", True), f"{at}/items")
+        first = [self._any(one, f"{at}/prefixItems/{i}") for i, one in enumerate(prefix)]
+        if most is not None and least > most:
+            return NEVER
+        if not first:
+            return json_text.array(rest, least, most)
+        return seq(literal("["), _prefixed(first, rest, least, most), literal("]"))
+
+    def _object(self, schema: Mapping[str, Any], at: str) -> Node:
+        declared = _map(schema, "properties", at)
+        required = _names(schema, at)
+        extra = schema.get("additionalProperties", False)
+        least = _count(schema, "minProperties", at, 0) or 0
+        most = _count(schema, "maxProperties", at, None)
+        if len(declared) > MAX_PROPERTIES:
+            raise TooComplex(f"{at} has more than {MAX_PROPERTIES} properties")
+        members = []
+        for name in [*declared, *(name for name in required if name not in declared)]:
+            if name in declared:
+                value = self._any(declared[name], f"{at}/properties/{name}")
+            elif schema.get("additionalProperties", True) is False:
+                value = NEVER
+            else:
+                value = self._any(schema.get("additionalProperties", True), f"{at}/required")
+            members.append((seq(json_text.key(name), value), name in required))
+        others: Node = NEVER
+        if extra is not False:
+            value = self._any(extra, f"{at}/additionalProperties")
+            keys = json_text.any_key_but({*declared, *required})
+            others = seq(keys, json_text.COLON, value)
+        self._check_property_counts(members, others, least, most, at)
+        if least == 1 and not members:
+            return seq(literal("{"), others, literal("}"))
+        return seq(literal("{"), _members(members, others), literal("}"))
+
+    def _check_property_counts(
+        self,
+        members: list[tuple[Node, bool]],
+        others: Node,
+        least: int,
+        most: int | None,
+        at: str,
+    ) -> None:
+        """Counts are enforced where they say nothing new: keys could repeat otherwise."""
+        sure = sum(is_required for _, is_required in members)
+        if least > sure and not (least == 1 and not members):
+            raise BadGrammar(f"{at}: 'minProperties' above the number of required properties "
+                             "is not supported")  # fmt: skip
+        if most is not None and (others != NEVER or most < len(members)):
+            raise BadGrammar(f"{at}: 'maxProperties' is not supported here")
+
+
+def _members(members: list[tuple[Node, bool]], others: Node) -> Node:
+    """Members in order, commas between those that are there.
+
+    Around the first required member every comma has its place. Without one, whichever optional
+    member comes first decides, so the tree grows with the square of their number.
+    """
+    more = repeat(seq(json_text.COMMA, others), 0, None)
+    if any(member == NEVER for member, is_required in members if is_required):
+        return NEVER
+    possible = [one for one in members if one[0] != NEVER]
+    anchor = next((i for i, (_, is_required) in enumerate(possible) if is_required), None)
+    if anchor is not None:
+        before = [optional(seq(member, json_text.COMMA)) for member, _ in possible[:anchor]]
+        return seq(*before, possible[anchor][0], _tail(possible[anchor + 1 :]), more)
+    if len(possible) > 300:
+        raise TooComplex("more than 300 optional properties beside no required one")
+    firsts = [
+        seq(member, _tail(possible[index + 1 :]), more)
+        for index, (member, _) in enumerate(possible)
+    ]
+    only_others = seq(others, more) if others != NEVER else NEVER
+    return alt([literal(""), *firsts, only_others])
+
+
+def _tail(members: list[tuple[Node, bool]]) -> Node:
+    parts = [
+        seq(json_text.COMMA, member) if is_required else optional(seq(json_text.COMMA, member))
+        for member, is_required in members
+    ]
+    return seq(*parts)
+
+
+def _prefixed(first: list[Node], rest: Node, least: int, most: int | None) -> Node:
+    """Items with places of their own, then any number of the rest."""
+    limit = len(first) if most is None else min(len(first), most)
+    left = None if most is None else max(0, most - len(first))
+    tail: Node = repeat(seq(json_text.COMMA, rest), max(0, least - len(first)), left)
+    for index in range(limit - 1, -1, -1):
+        item = first[index] if index == 0 else seq(json_text.COMMA, first[index])
+        is_optional = index >= least
+        here = seq(item, tail)
+        tail = optional(here) if is_optional else here
+    return tail
+
+
+def _bounds(kind: str, schema: Mapping[str, Any], at: str) -> tuple[int | None, int | None]:
+    """The least and the greatest value. Bounds of numbers must be whole and closed."""
+    lows: list[int] = []
+    highs: list[int] = []
+    for keyword, side, is_open in (
+        ("minimum", lows, False),
+        ("exclusiveMinimum", lows, True),
+        ("maximum", highs, False),
+        ("exclusiveMaximum", highs, True),
+    ):
+        value = schema.get(keyword)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise BadGrammar(f"{at}: '{keyword}' must be a number")
+        if kind == "number" and (is_open or value != int(value)):
+            raise BadGrammar(f"{at}: '{keyword}' of {value} is not supported for numbers")
+        up = side is lows
+        whole_value = -int(-value // 1) if up else int(value // 1)
+        if is_open and whole_value == value:
+            whole_value += 1 if up else -1
+        side.append(whole_value)
+    return max(lows, default=None), min(highs, default=None)
+
+
+def _count(schema: Mapping[str, Any], keyword: str, at: str, default: int | None) -> int | None:
+    value = schema.get(keyword, default)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    if isinstance(value, float) and value >= 0 and value == int(value):
+        return int(value)
+    raise BadGrammar(f"{at}: '{keyword}' must be a whole number, zero or more")
+
+
+def _list(schema: Mapping[str, Any], keyword: str, at: str) -> list[Any]:
+    value = schema[keyword]
+    if not isinstance(value, list) or not value:
+        raise BadGrammar(f"{at}: '{keyword}' must be a list that is not empty")
+    return value
+
+
+def _map(schema: Mapping[str, Any], keyword: str, at: str) -> Mapping[str, Any]:
+    value = schema.get(keyword, {})
+    if not isinstance(value, dict):
+        raise BadGrammar(f"{at}: '{keyword}' must be an object")
+    return value
+
+
+def _names(schema: Mapping[str, Any], at: str) -> list[str]:
+    value = schema.get("required", [])
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise BadGrammar(f"{at}: 'required' must be a list of names")
+    return list(dict.fromkeys(value))
+
+
+def _is_of(value: Any, kinds: list[str]) -> bool:
+    if isinstance(value, bool):
+        return "boolean" in kinds
+    if isinstance(value, (int, float)):
+        is_whole = value == int(value)
+        return "number" in kinds or (is_whole and "integer" in kinds)
+    names = {str: "string", list: "array", dict: "object", type(None): "null"}
+    return names[type(value)] in kinds

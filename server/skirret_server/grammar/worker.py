@@ -1,0 +1,46 @@
+"""`python -m skirret_server.grammar.worker`: compiles grammars where nothing else can be hurt.
+
+Reads one spec a line from standard input; answers each with eight bytes of length and a pickle of
+what was made or raised. Only the server that started it is at the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import sys
+import time
+
+from skirret_server.grammar.automaton import Budget
+from skirret_server.grammar.errors import GrammarError, TooComplex
+from skirret_server.grammar.making import Made, make
+from skirret_server.grammar.spec import Spec
+
+_NICE = 10  # what is being generated comes first
+_RECURSION = 20_000  # trees are deep; their depth is bounded where they are made
+
+
+def main(seconds: float, memory: int) -> None:
+    os.nice(_NICE)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    sys.setrecursionlimit(_RECURSION)
+    for line in sys.stdin.buffer:
+        answer = pickle.dumps(_answer(Spec(**json.loads(line)), seconds))
+        sys.stdout.buffer.write(len(answer).to_bytes(8, "big") + answer)
+        sys.stdout.buffer.flush()
+
+
+def _answer(spec: Spec, seconds: float) -> Made | GrammarError:
+    end = time.monotonic() + seconds
+    try:
+        return make(spec, Budget(is_over=lambda: time.monotonic() > end))
+    except GrammarError as error:
+        return error
+    except (MemoryError, RecursionError):
+        return TooComplex("the grammar needs too much memory to compile")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,258 @@
+"""A bucket behind a network that fails: every fault there is, between us and a real S3 service."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from io import BytesIO
+from uuid import uuid4
+
+import aiohttp
+import pytest
+from aiohttp import web
+from yarl import URL
+
+from skirret_api.tenants import S3Store
+from skirret_batch.s3 import S3
+from skirret_batch.store import Changed, NotThere, Retries, StoreRefused, StoreUnavailable
+from skirret_batch.upload import Upload
+
+pytestmark = pytest.mark.s3
+
+MIB = 1 << 20
+QUICK = Retries(seconds=10, first_pause=0.001, longest_pause=0.01)
+SLOW_DOWN = "<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Slow down</Message></Error>"
+
+
+class Spoiler:
+    """Passes requests on to the service; `fault` names what goes wrong with each."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self.fault: Callable[[web.Request], str] = lambda request: ""
+        self.requests = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests += 1
+        fault = self.fault(request)
+        if fault == "slow down":
+            return web.Response(status=503, text=SLOW_DOWN, content_type="application/xml")
+        if fault == "cut before":
+            return _cut(request)
+        data = await request.read()
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as session,
+            session.request(
+                request.method,
+                URL(self._target + request.raw_path, encoded=True),
+                data=BytesIO(data) if data else None,
+                headers=request.headers,
+            ) as answer,
+        ):
+            body = await answer.read()
+            if fault == "cut after":
+                return _cut(request)
+            response = web.StreamResponse(status=answer.status, headers=answer.headers)
+            await response.prepare(request)
+            if fault == "truncated":
+                await response.write(body[: len(body) // 2])
+                return _cut(request)
+            if request.method != "HEAD":
+                await response.write(body)
+            return response
+
+
+def _cut(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+@pytest.fixture
+async def spoiler(seaweed: str) -> AsyncIterator[tuple[Spoiler, str]]:
+    spoiler = Spoiler(seaweed)
+    app = web.Application(client_max_size=64 * MIB)
+    app.router.add_route("*", "/{path:.*}", spoiler.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    yield spoiler, f"http://127.0.0.1:{port}"
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def spoiled(spoiler: tuple[Spoiler, str], bucket: S3Store) -> AsyncIterator[S3]:
+    prefix = f"t{uuid4().hex}"
+    store = S3(bucket.model_copy(update={"endpoint": spoiler[1], "prefix": prefix}), QUICK)
+    yield store
+    await store.close()
+
+
+def once(name: str, method: str) -> Callable[[web.Request], str]:
+    """The fault on the first request with this method."""
+    left = [name]
+    return lambda request: left.pop() if left and request.method == method else ""
+
+
+async def test_a_store_that_fails_half_the_time_still_works(
+    spoiled: S3, spoiler: tuple[Spoiler, str]
+) -> None:
+    chance = random.Random(1)
+    faults = ("slow down", "cut before", "cut after", "truncated", "", "", "", "")
+    spoiler[0].fault = lambda request: chance.choice(faults)
+    data = random.Random(2).randbytes(6 * MIB)
+    upload = Upload(spoiled, "big", 5 * MIB)
+    await upload.write(data)
+    await upload.finish()
+    assert await spoiled.read("big") == data
+    for n in range(10):
+        await spoiled.put_if_absent(f"small/{n}", b"%d" % n)
+        etag = (await spoiled.get(f"small/{n}")).etag
+        await spoiled.put_if_match(f"small/{n}", b"new %d" % n, etag)
+    assert len([entry async for entry in spoiled.list("small/")]) == 10
+
+
+async def test_a_conditional_write_whose_answer_was_lost_has_won(
+    spoiled: S3, spoiler: tuple[Spoiler, str]
+) -> None:
+    spoiler[0].fault = once("cut after", "PUT")
+    etag = await spoiled.put_if_absent("a", b"mine")
+    spoiler[0].fault = once("cut after", "PUT")
+    await spoiled.put_if_match("a", b"mine, too", etag)
+    assert (await spoiled.get("a")).data == b"mine, too"
+
+
+async def test_a_conditional_write_that_lost_has_lost_through_any_retry(
+    spoiled: S3, spoiler: tuple[Spoiler, str]
+) -> None:
+    await spoiled.put_if_absent("a", b"theirs")
+    spoiler[0].fault = once("cut before", "PUT")
+    with pytest.raises(Changed):
+        await spoiled.put_if_absent("a", b"mine")
+
+
+async def test_a_complete_whose_answer_was_lost_has_published(
+    spoiled: S3, spoiler: tuple[Spoiler, str]
+) -> None:
+    upload = await spoiled.begin("big")
+    parts = [await spoiled.put_part("big", upload, 1, b"x" * 10)]
+    spoiler[0].fault = once("cut after", "POST")
+    await spoiled.complete("big", upload, parts)
+    assert await spoiled.read("big") == b"x" * 10
+
+
+async def test_a_truncated_read_goes_on_where_it_broke(
+    spoiled: S3, spoiler: tuple[Spoiler, str]
+) -> None:
+    data = random.Random(3).randbytes(3 * MIB)
+    await spoiled.put("a", data)
+    spoiler[0].fault = once("truncated", "GET")
+    pieces = [piece async for piece in spoiled.stream("a", 5)]
+    assert b"".join(pieces) == data[5:]
+
+
+async def test_an_object_overwritten_while_it_is_read_is_noticed(
+    spoiled: S3, spoiler: tuple[Spoiler, str]
+) -> None:
+    await spoiled.put("a", b"x" * 3 * MIB)
+    spoiler[0].fault = once("truncated", "GET")
+    reader = spoiled.stream("a")
+    await anext(reader)
+    await spoiled.put("a", b"y" * 3 * MIB)
+    with pytest.raises(Changed):
+        async for _ in reader:
+            pass
+
+
+async def test_a_store_that_stays_away_is_unavailable(
+    bucket: S3Store, spoiler: tuple[Spoiler, str]
+) -> None:
+    spoiler[0].fault = lambda request: "slow down"
+    settings = bucket.model_copy(update={"endpoint": spoiler[1]})
+    store = S3(settings, Retries(seconds=0.2, first_pause=0.01, longest_pause=0.05))
+    with pytest.raises(StoreUnavailable, match="doesn't answer GET a: Slow down"):
+        await store.get("a")
+    await store.close()
+    assert spoiler[0].requests > 3
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"secretKey": "wrong"}, "signature"),
+        ({"accessKey": "nobody"}, "access key"),
+        ({"accessKey": "", "secretKey": ""}, "Denied"),
+    ],
+)
+async def test_wrong_credentials_are_said_at_once_and_never_shown(
+    bucket: S3Store, change: dict[str, str], says: str
+) -> None:
+    store = S3(bucket.model_copy(update=change), QUICK)
+    with pytest.raises(StoreRefused, match=says) as error:
+        await store.probe()
+    assert "X-Amz" not in str(error.value)
+    await store.close()
+
+
+async def test_a_bucket_that_is_not_there_is_named(bucket: S3Store) -> None:
+    store = S3(bucket.model_copy(update={"bucket": "nowhere"}), QUICK)
+    with pytest.raises(StoreRefused, match=r"bucket nowhere at .*does not exist"):
+        await store.get("a")
+    await store.close()
+
+
+async def test_a_store_without_conditional_writes_is_refused_by_name(
+    bucket: S3Store, spoiler: tuple[Spoiler, str]
+) -> None:
+    async def ignore(request: web.Request) -> web.Response:
+        return web.Response(headers={"ETag": '"1"'})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", ignore)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    store = S3(bucket.model_copy(update={"endpoint": endpoint}), QUICK)
+    with pytest.raises(StoreRefused, match="tests at .* ignores If-None-Match"):
+        await store.probe()
+    await store.close()
+    await runner.cleanup()
+
+
+async def test_a_prefix_is_all_a_tenant_sees(bucket: S3Store) -> None:
+    name = uuid4().hex
+    one, two = (
+        S3(bucket.model_copy(update={"prefix": f"{name}/{team}/"}), QUICK) for team in ("a", "b")
+    )
+    await asyncio.gather(one.put("x", b"1"), two.put("y", b"2"))
+    assert [entry.key async for entry in one.list("")] == ["x"]
+    with pytest.raises(NotThere):
+        await one.get("y")
+    assert one.key_of(f"s3://tests/{name}/a/in.jsonl") == "in.jsonl"
+    with pytest.raises(StoreRefused):
+        one.key_of(f"s3://tests/{name}/b/in.jsonl")
+    await one.close()
+    await two.close()
+
+
+async def test_keys_may_hold_any_character(bucket: S3Store) -> None:
+    store = S3(bucket.model_copy(update={"prefix": uuid4().hex}), QUICK)
+    for key in ("a b+c", "é/漢.jsonl", "p%20q", "x&y=z?"):
+        await store.put(key, key.encode())
+        assert (await store.get(key)).data == key.encode()
+        assert key in [entry.key async for entry in store.list("")]
+    await store.close()
+
+
+async def test_lists_come_whole_whatever_the_page(bucket: S3Store) -> None:
+    store = S3(bucket.model_copy(update={"prefix": uuid4().hex}), QUICK, page=2)
+    keys = [f"many/{n}/{name}" for n in range(3) for name in ("a", "b")]
+    await asyncio.gather(*(store.put(key, b"") for key in keys))
+    assert [entry.key async for entry in store.list("many/")] == keys
+    assert [name async for name in store.folders("many/")] == ["0", "1", "2"]
+    await store.close()

@@ -1,0 +1,115 @@
+"""What the sweep takes away, and what it must not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from skirret_api.openai import FileObject
+from skirret_batch import files
+from skirret_batch import record as records
+from skirret_batch.reservation import reserve
+from skirret_batch.store import BatchStore, NotThere
+from skirret_batch.sweep import sweep
+from skirret_batch.testing import FakeCompletions, chat_line, outcome, submit
+from skirret_batch.worker import Worker, WorkerSettings
+
+DAY = 86_400
+
+
+async def keys(store: BatchStore, prefix: str = "") -> list[str]:
+    return [entry.key async for entry in store.list(prefix)]
+
+
+async def stored(store: BatchStore, expires_at: int | None, made: float) -> str:
+    file_id = records.new_id("file", made)
+    await store.put(records.blob_key(file_id), b"x")
+    file = FileObject(
+        id=file_id,
+        bytes=1,
+        created_at=int(made),
+        expires_at=expires_at,
+        filename="f",
+        purpose="batch",
+    )
+    await files.publish(store, file)
+    return file_id
+
+
+async def test_expired_files_go_and_others_stay(store: BatchStore) -> None:
+    now = time.time()
+    expired = await stored(store, int(now) - 1, now - DAY)
+    kept = [await stored(store, None, now - DAY), await stored(store, int(now) + 60, now - DAY)]
+    await sweep(store, now)
+    left = await keys(store, "files/")
+    assert not [key for key in left if expired in key]
+    assert len(left) == 2 * len(kept)
+
+
+async def test_an_expired_input_stays_while_a_live_batch_reads_it(store: BatchStore) -> None:
+    now = time.time()
+    file_id = await stored(store, int(now) - 1, now - DAY)
+    record = records.new_record(
+        records.new_id("batch", now), now=now, endpoint="/v1/completions", input_file_id=file_id
+    )
+    await records.create(store, record)
+    await sweep(store, now)
+    assert records.blob_key(file_id) in await keys(store, "files/")
+
+
+async def test_a_blob_that_never_became_a_file_goes_after_a_day(store: BatchStore) -> None:
+    now = time.time()
+    old, new = records.new_id("file", now - 2 * DAY), records.new_id("file", now)
+    for file_id in (old, new):
+        await store.put(records.blob_key(file_id), b"x")
+    await sweep(store, now)
+    assert await keys(store, "files/") == [records.blob_key(new)]
+
+
+async def test_of_an_ended_batch_the_record_and_its_files_stay(
+    store: BatchStore, fast: WorkerSettings
+) -> None:
+    batch_id = await submit(store, *(chat_line(str(n)) for n in range(5)))
+    live = await submit(store, chat_line("a"))
+    await store.put(f"batches/{live}/index.bin", b"x")
+    record = await Worker(store, batch_id, FakeCompletions(), fast, slot="0").live()
+    assert len(await keys(store, f"batches/{batch_id}/")) > 3
+    await sweep(store, time.time())
+    assert await keys(store, f"batches/{batch_id}/") == [records.record_key(batch_id)]
+    assert len((await outcome(store, record)).output) == 5
+    assert f"batches/{live}/index.bin" in await keys(store, f"batches/{live}/")
+
+
+async def test_old_reservations_and_markers_of_nothing_go(store: BatchStore) -> None:
+    now = time.time()
+    await reserve(store, b"{}", key="k", is_retry=False, now=now - 2 * DAY)
+    await reserve(store, b"{}", key=None, is_retry=False, now=now)
+    await store.put(records.live_key(records.new_id("batch", now - 2 * DAY)), b"")
+    await store.put(records.live_key(records.new_id("batch", now)), b"")
+    await sweep(store, now)
+    assert len(await keys(store, "requests/")) == 1
+    assert len(await keys(store, "live/")) == 1
+
+
+async def test_abandoned_uploads_go_after_a_day(store: BatchStore) -> None:
+    upload = await store.begin("files/x/blob")
+    await sweep(store, time.time() + 60)
+    assert [pending.upload async for pending in store.uploads("files/")] == [upload]
+    await sweep(store, time.time() + 2 * DAY)
+    assert [pending async for pending in store.uploads("files/")] == []
+
+
+async def test_an_output_file_expires_when_the_batch_says(
+    store: BatchStore, fast: WorkerSettings
+) -> None:
+    batch_id = await submit(store, chat_line("a"), output_expires_after=3600)
+    worker = Worker(store, batch_id, FakeCompletions(), replace(fast), slot="0")
+    record = await worker.live()
+    output = record.batch.output_file_id
+    assert output is not None
+    file = await files.retrieve(store, output, time.time())
+    assert file.expires_at == file.created_at + 3600
+    with pytest.raises(NotThere):
+        await files.retrieve(store, output, time.time() + 3601)

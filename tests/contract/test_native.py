@@ -1,0 +1,184 @@
+"""SGLang's own routes, and what the operator, Prometheus and batch workers read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from skirret_server.api.app import Mount
+from skirret_server.embedded import ELSEWHERE
+from skirret_server.testing import IM_END
+
+
+async def generate(server: Any, **body: Any) -> Any:
+    response = await server.post("/generate", body)
+    assert response.status == 200, response.body
+    return response.json()
+
+
+async def test_generate_answers_with_text_ids_and_counts(saying: Any) -> None:
+    answer = await generate(saying("a", "b"), text="hi")
+    assert answer["text"] == "ab"
+    assert answer["output_ids"] == [97, 98, IM_END]
+    meta = answer["meta_info"]
+    assert meta["finish_reason"] == {"type": "stop", "matched": IM_END}
+    assert (meta["prompt_tokens"], meta["completion_tokens"], meta["cached_tokens"]) == (2, 3, 0)
+
+
+async def test_generate_takes_ids_and_ends_at_the_length(saying: Any) -> None:
+    answer = await generate(
+        saying("a", "b"), input_ids=[104, 105], sampling_params={"max_new_tokens": 1}
+    )
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 1}
+
+
+async def test_lists_and_several_choices_are_answered_with_a_list_prompt_major(
+    saying: Any,
+) -> None:
+    server = saying("a")
+    answers = await generate(server, text=["hi", "there"], sampling_params={"n": 2})
+    assert len(answers) == 4
+    prompts = [len(request.prompt) for request in server.engine.requests]
+    assert prompts == [2, 2, 3, 3]
+
+
+async def test_each_prompt_may_have_its_own_parameters(saying: Any) -> None:
+    server = saying("a", "b", "c")
+    options = [{"max_new_tokens": 1}, {"stop": "c", "temperature": 0}]
+    answers = await generate(server, text=["hi", "ho"], sampling_params=options)
+    assert [answer["text"] for answer in answers] == ["a", "ab"]
+
+
+async def test_a_generate_stream_repeats_the_whole_text(saying: Any) -> None:
+    response = await saying("a", "b").post("/generate", {"text": "hi", "stream": True})
+    assert response.body.endswith(b"data: [DONE]\n\n")
+    events = [json.loads(event[6:]) for event in response.body.decode().split("\n\n")[:-2]]
+    assert [event["text"] for event in events] == ["a", "ab", "ab"]
+    assert events[-1]["meta_info"]["finish_reason"]["type"] == "stop"
+
+
+async def test_logprobs_of_generate_are_triples(saying: Any) -> None:
+    answer = await generate(
+        saying("a"),
+        text="hi",
+        return_logprob=True,
+        logprob_start_len=0,
+        top_logprobs_num=2,
+        return_text_in_logprobs=True,
+    )
+    meta = answer["meta_info"]
+    assert meta["output_token_logprobs"][0] == [-0.5, 97, "a"]
+    assert meta["input_token_logprobs"][0] is None
+    assert meta["input_token_logprobs"][1] == [-0.5, 105, "i"]
+    assert len(meta["output_top_logprobs"][0]) == 2
+
+
+async def test_generate_allows_32_stops(saying: Any) -> None:
+    server = saying("a")
+    await generate(server, text="hi", sampling_params={"stop": ["x"] * 32})
+    response = await server.post(
+        "/generate", {"text": "hi", "sampling_params": {"stop": ["x"] * 33}}
+    )
+    assert response.json()["error"]["param"] == "sampling_params.stop"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"text": "a", "input_ids": [1]},
+        {"text": []},
+        {"input_ids": [10**6]},
+        {"text": "a", "sampling_params": {"seed": 1}},
+        {"text": "a", "sampling_params": [{}, {}]},
+        {"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]},
+        {"text": "a", "lora_path": "x"},
+        {"text": "a" * 3000},
+    ],
+)
+async def test_a_faulty_generate_is_refused(saying: Any, body: dict[str, Any]) -> None:
+    server = saying("a")
+    response = await server.post("/generate", body)
+    assert response.status == 400
+    assert response.json()["error"]["message"]
+    assert await server.is_alive()
+
+
+async def test_tokens_and_back(saying: Any) -> None:
+    server = saying("ok")
+    tokens = (await server.post("/tokenize", {"prompt": "the ring"})).json()
+    assert tokens["count"] == len(tokens["tokens"])
+    text = (await server.post("/detokenize", {"tokens": tokens["tokens"]})).json()
+    assert text == {"text": "the ring"}
+
+
+async def test_messages_are_tokenised_as_a_chat_would_be(saying: Any, chat: Any) -> None:
+    server = saying("ok")
+    tokens = (await server.post("/tokenize", chat())).json()["tokens"]
+    await server.chat()
+    assert tokens == list(server.engine.requests[-1].prompt)
+
+
+async def test_the_model_tells_what_a_batch_planner_needs(saying: Any) -> None:
+    info = (await saying("ok").get("/get_model_info")).json()
+    assert "im_start" in info["chat_template"]
+    assert 0 < info["tokens_per_byte"] <= 1
+    assert info["max_model_len"] == 2048
+    assert info["special_tokens"]["bos_token"] == "<|im_start|>"
+
+
+async def test_the_server_tells_how_logprobs_are_meant(saying: Any) -> None:
+    assert (await saying("ok").get("/get_server_info")).json()["logprobs_mode"] == "raw"
+
+
+async def test_models_are_listed_and_found_by_name(saying: Any) -> None:
+    server = saying("ok")
+    models = (await server.get("/v1/models")).json()["data"]
+    assert [model["id"] for model in models] == ["tiny", "org/tiny"]
+    assert (await server.get("/v1/models/org%2Ftiny")).json()["id"] == "org/tiny"
+    assert (await server.get("/v1/models/org/tiny")).json()["created"] == 1_700_000_000
+    assert (await server.get("/v1/models/nope")).json()["error"]["code"] == "model_not_found"
+
+
+async def test_metrics_count_what_was_done(saying: Any) -> None:
+    server = saying("a", "b")
+    await server.chat()
+    page = (await server.get("/metrics")).body.decode()
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    assert samples["skirret:generation_tokens_total",] == 3
+    assert samples["skirret:request_success_total", "stop"] == 1
+    assert samples["skirret:time_to_first_token_seconds_count",] == 1
+    assert samples["skirret:inter_token_latency_seconds_count",] == 2
+    assert samples["skirret:e2e_request_latency_seconds_count",] == 1
+    assert samples["skirret:num_requests_running",] == 0
+    assert samples["skirret:http_responses_total", "200"] == 1
+
+
+async def test_files_are_elsewhere_when_they_are_off(saying: Any) -> None:
+    server = saying("ok")
+    mounts: list[Mount] = ELSEWHERE
+    server.app._mounts = lambda: mounts
+    for path in ("/v1/files", "/v1/files/file-1/content", "/v1/batches"):
+        response = await server.get(path)
+        assert response.status == 404
+        assert "gateway" in response.json()["error"]["message"]
+
+
+async def test_a_route_that_fails_is_a_500_that_tells_nothing(saying: Any, caplog: Any) -> None:
+    server = saying("ok")
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the inside story")
+
+    server.engine.generate = broken
+    response = await server.chat()
+    assert response.status == 500
+    assert "inside story" not in response.json()["error"]["message"]
+    assert "inside story" in caplog.text

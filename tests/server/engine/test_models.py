@@ -1,0 +1,152 @@
+"""Every family against Hugging Face's own code, on tiny random models in float32."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from skirret_server import model
+from skirret_server.attention.reference import Reference
+from skirret_server.cache.prefix import PrefixCache
+from skirret_server.core import GenerateRequest, Sampling
+from skirret_server.engine.pool import KvPool
+from skirret_server.engine.runner import arrays
+from skirret_server.load import folder as files
+from skirret_server.load.checkpoint import read_into
+from skirret_server.load.errors import UnsupportedModel
+from skirret_server.load.progress import Progress
+from skirret_server.model.decoder import Decoder
+from skirret_server.scheduler.sequence import Row, Sequence
+
+PROMPT = [5, 17, 3, 99, 42, 7, 7, 61, 12, 80, 33, 2, 54, 90, 21, 8, 66, 19, 71]
+SMALL = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {"hidden_size": 96}),
+    "llama tied with biases": (
+        "Llama",
+        {
+            "hidden_size": 96,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "llama 3.1": ("Llama", {"hidden_size": 96, "rope_parameters": LLAMA3}),
+    "llama linear": (
+        "Llama",
+        {
+            "hidden_size": 96,
+            "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4},
+        },
+    ),
+    "llama yarn": ("Llama", {"hidden_size": 96, "rope_parameters": YARN}),
+    "mistral": ("Mistral", {}),
+    "qwen2": ("Qwen2", {"hidden_size": 96}),
+    "qwen3": ("Qwen3", {}),
+}
+
+
+def logits_of(folder: Path, cuts: list[int], page_size: int = 4) -> torch.Tensor:
+    """Of PROMPT, computed in steps that end at `cuts`."""
+    decoder = Decoder(model.describe(files.config(folder)), torch.float32, 64)
+    read_into(decoder.parameters(), folder, Progress())
+    pool = KvPool.zeros(decoder.description, 32, page_size, torch.float32)
+    cache = PrefixCache(32, page_size)
+    sequence = Sequence(GenerateRequest("", PROMPT, Sampling(1)), 0, 0.0, 0)
+    sequence.holding = cache.hold(array("i"), 0, "")
+    cache.grow(sequence.holding, len(PROMPT))
+    attention, parts = Reference(pool), []
+    for start, end in zip([0, *cuts], [*cuts, len(PROMPT)], strict=True):
+        layout, ids, positions = arrays((Row(sequence, start, end - start, False),), page_size)
+        with torch.inference_mode():
+            hidden = decoder.hidden(
+                torch.from_numpy(ids), torch.from_numpy(positions), attention.plan(layout)
+            )
+            parts.append(decoder.logits(hidden))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_are_those_of_hugging_face(name: str, tmp_path: Path) -> None:
+    import transformers
+
+    family, options = FAMILIES[name]
+    config = getattr(transformers, f"{family}Config")(**{**SMALL, **options})
+    torch.manual_seed(1)
+    theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in theirs.named_parameters():
+            if "norm" in parameter_name or "bias" in parameter_name:
+                parameter.normal_(1.0, 0.3)  # they start as ones and zeros, which hide mistakes
+        expected = theirs(torch.tensor([PROMPT])).logits[0]
+    theirs.save_pretrained(tmp_path)
+    for cuts in ([], [7, 8, 9, 16]):
+        assert (logits_of(tmp_path, cuts) - expected).abs().max() < 1e-4
+
+
+@pytest.mark.model
+def test_smollm2_is_the_model_that_hugging_face_runs() -> None:
+    import transformers
+
+    folder = Path(__file__).parents[3] / ".cache/models/smollm2"
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        expected = theirs.eval()(torch.tensor([PROMPT])).logits[0]
+    ours = logits_of(folder, [7, 8])
+    assert (ours - expected).abs().max() < 1e-3
+    assert (ours.argmax(-1) == expected.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_pages_of_any_size_hold_the_same(tiny: Path, page_size: int) -> None:
+    difference = logits_of(tiny, [3, 4, 5, 11], page_size) - logits_of(tiny, [], 4)
+    assert difference.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"architectures": ["MambaForCausalLM"]}, "architecture MambaForCausalLM"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised .gptq"),
+        ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope scaling 'longrope'"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(
+    tiny: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=complaint):
+        model.describe({**files.config(tiny), **changes})
+
+
+def test_a_sliding_window_bounds_the_context(tiny: Path) -> None:
+    config = {**files.config(tiny), "architectures": ["MistralForCausalLM"], "sliding_window": 32}
+    assert model.describe(config).context == 32
