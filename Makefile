@@ -45,7 +45,7 @@ types: ## mypy, strict
 	@$(PY) -m mypy
 
 .PHONY: test-unit
-test-unit: environment model ## The tests that need no cluster and no store
+test-unit: setup model ## The tests that need no cluster and no store
 	@$(PY) -m skirret_local.suites unit
 
 ##@ Run
@@ -71,6 +71,7 @@ down: ## Stop the local Kubernetes and leave nothing behind
 .PHONY: generate
 generate: ## Write the CRDs, the chart's reference and the golden files anew
 	@$(PY) -m skirret_api.crd
+	@UPDATE_GOLDEN=1 $(PY) -m pytest -q tests/chart tests/operator
 
 .PHONY: check-generated
 check-generated: ## Fail if a generated file is stale

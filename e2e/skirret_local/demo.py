@@ -16,13 +16,17 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
 from openai import OpenAI
+from openai.types.chat import ChatCompletionUserMessageParam
 
+from skirret_local import local
 from skirret_local.installation import ROOT, Site, until
 from skirret_local.progress import fail, say
 
 # Contexts of clusters that people make to throw away; any other needs to be meant.
 THROWAWAY = re.compile(r"^(kind-|k3d-|minikube|docker-desktop|rancher-desktop|skirret-local)")
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: list[ChatCompletionUserMessageParam] = [
+    {"role": "user", "content": "What is the capital of France?"}
+]
 MODEL = "smollm2"
 
 
@@ -30,7 +34,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--context", help="a kube context to use instead of a local Kubernetes")
     given = parser.parse_args(arguments)
-    site = site_of_context(given.context) if given.context else local_site()
+    site = site_of_context(given.context) if given.context else local.site("skirret")
     say(f"chart: installing into namespace {site.namespace}")
     started = time.monotonic()
     site.install()
@@ -43,13 +47,6 @@ def main(arguments: list[str]) -> None:
     for kind in ("inferencemodels", "batchjobs"):
         show(f"kubectl get {kind}", site.kubectl("get", f"{kind}.skirret.dev"))
     say(f"to go on: {how_to_go_on(site)}")
-
-
-def local_site() -> Site:
-    """The local Kubernetes, with images built and namespace and volumes made."""
-    from skirret_local import local
-
-    return local.site("skirret")
 
 
 def site_of_context(context: str) -> Site:

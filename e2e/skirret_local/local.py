@@ -1,4 +1,4 @@
-"""Skirret on the local Kubernetes: the cluster up, the image of this code loaded, a place to install."""
+"""Skirret on the local Kubernetes: the cluster up, this code's image loaded, the chart's values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from skirret_local.installation import ROOT, Site
 
 
 def site(namespace: str, *more_values: Path, gpus: int | None = None) -> Site:
-    """The namespace with its volumes, and the values the chart is installed with there."""
-    image = cluster.build_images()
+    """The namespace with its volumes and a bucket of its name, and the chart's values there."""
+    cluster.build_images()
     info = cluster.up(gpus=gpus)
     cluster.namespace(namespace)
     cluster.volumes(namespace)
+    bucket = s3()
+    if not bucket.bucket_exists(namespace):
+        bucket.make_bucket(namespace)
     files = [ROOT / "charts/skirret/values-local.yaml", *more_values]
     return Site(
         kubectl_path=str(info.kubectl),
@@ -28,7 +31,7 @@ def site(namespace: str, *more_values: Path, gpus: int | None = None) -> Site:
             *(word for file in files for word in ("--values", str(file))),
             f"--set=store.accessKey={info.store.access_key}",
             f"--set=store.secretKey={info.store.secret_key}",
-            f"--set=store.prefix={namespace}",
+            f"--set=store.bucket={namespace}",
             f"--set-string=podAnnotations.image={cluster.image_id()}",
         ],
     )

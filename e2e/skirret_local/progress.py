@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 
 class StepFailed(Exception):
@@ -93,6 +94,6 @@ def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
 
 
-def fail(message: str) -> None:
+def fail(message: str) -> NoReturn:
     """Says why and how to go on, and exits."""
     sys.exit(f"[skirret] {message}")

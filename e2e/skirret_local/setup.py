@@ -6,9 +6,10 @@ Runs under the system's Python with the standard library only, since it makes th
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import sys
-import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 from skirret_local.progress import Step, StepFailed, fail, run, say
@@ -24,9 +25,13 @@ def main(arguments: list[str]) -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 - the point is to say so
         fail(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
     steps = []
+    if importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart
+        if os.geteuid() != 0:
+            fail("this Python can't make environments: apt-get install python3-venv")
+        apt = "apt-get update && apt-get install --yes --no-install-recommends python3-venv"
+        _run([Step("python3-venv", ["sh", "-c", apt], expected=20)])
     if not _is_fresh():
         say("python packages: making .venv (torch and its libraries are about 5 GB on disk)")
-        venv.create(VENV, with_pip=True, clear=False, symlinks=True)
         steps.append(Step("python packages", _pip(), expected=240, cwd=ROOT))
     if "--no-cluster" not in arguments:
         steps.append(
@@ -37,19 +42,24 @@ def main(arguments: list[str]) -> None:
                 env={**os.environ, "PYTHONPATH": str(ROOT / "e2e")},
             )
         )
-    try:
-        run(steps, CACHE / "logs")
-    except StepFailed as error:
-        fail(str(error))
+    _run(steps)
     if not _is_fresh():
         _stamp().write_text(_wanted())
     say("set up")
 
 
+def _run(steps: Sequence[Step]) -> None:
+    try:
+        run(steps, CACHE / "logs")
+    except StepFailed as error:
+        fail(str(error))
+
+
 def _pip() -> list[str]:
     python = str(VENV / "bin/python")
     install = f"{python} -m pip install --disable-pip-version-check --progress-bar off"
-    return ["sh", "-c", f"{install} -U pip && {install} -e '.[{EXTRAS}]'"]
+    make = f"{sys.executable} -m venv {VENV}"
+    return ["sh", "-c", f"{make} && {install} -U pip && {install} -e '.[{EXTRAS}]'"]
 
 
 def _stamp() -> Path:

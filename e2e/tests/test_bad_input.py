@@ -73,7 +73,7 @@ def test_a_model_that_cannot_start_says_why(
 
 
 def test_a_batchjob_whose_input_is_missing_says_so(site: Site, model: str) -> None:
-    site.apply(batch_job("no-input", "s3://skirret/in/nothing.jsonl"))
+    site.apply(batch_job("no-input", f"s3://{site.namespace}/in/nothing.jsonl"))
 
     def failed() -> dict[str, Any] | None:
         condition = site.condition("batchjob", "no-input", "Failed")

@@ -10,7 +10,6 @@ from openai import NotFoundError, OpenAI
 from openai.types import Batch
 
 from skirret_local import local
-from skirret_local.bringup import BUCKET
 from skirret_local.installation import Site, until
 from skirret_local.manifests import batch_job, chat_lines
 
@@ -85,8 +84,8 @@ def test_a_batchjob_with_an_s3_input_writes_its_answers(
     site: Site, model: str, bucket: Minio, client: OpenAI
 ) -> None:
     text = chat_lines(model, 20).encode()
-    bucket.put_object(BUCKET, "in/questions.jsonl", io.BytesIO(text), len(text))
-    site.apply(batch_job("by-kubectl", f"s3://{BUCKET}/in/questions.jsonl"))
+    bucket.put_object(site.namespace, "in/questions.jsonl", io.BytesIO(text), len(text))
+    site.apply(batch_job("by-kubectl", f"s3://{site.namespace}/in/questions.jsonl"))
     until(
         "the BatchJob is Complete",
         lambda: site.condition("batchjob", "by-kubectl", "Complete").get("status") == "True",

@@ -1,9 +1,9 @@
 """A model's life: started by kubectl alone, side by side with others, through kills, to its end."""
 
-import threading
 import time
 from collections.abc import Callable
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -125,27 +125,22 @@ def test_traffic_goes_on_while_the_operator_is_away(site: Site, client: OpenAI, 
         site.kubectl("rollout", "status", f"deployment/{site.release}-operator", "--timeout=60s")
 
 
-def test_a_client_that_leaves_frees_the_engine(site: Site, model: str) -> None:
-    client = site.client(max_retries=0)
-    stream = client.chat.completions.create(
+def test_a_client_that_leaves_frees_the_engine(site: Site, client: OpenAI, model: str) -> None:
+    with client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "Count."}],
         max_tokens=1500,
         stream=True,
         extra_body={"ignore_eos": True},
-    )
-    next(iter(stream))
-    threading.Thread(target=stream.close).start()
-
-    def idle() -> bool:
-        return running(site, model) == 0
-
-    until("nothing runs", idle, within=3)
+    ) as stream:
+        pieces = iter(stream)
+        next(pieces)
+        assert running(site, model) == 1
+        pieces.close()  # type: ignore[attr-defined]
+    until("nothing runs", lambda: running(site, model) == 0, within=3)
 
 
 def running(site: Site, model: str) -> int:
-    import httpx
-
     (pod,) = site.pods(f"skirret.dev/model={model}")
     status = httpx.get(f"http://{pod['status']['podIP']}:30000/status", timeout=5).json()
     return int(status["running"])

@@ -70,6 +70,11 @@ class Answer:
         except (KeyError, ValueError):
             return None
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """False when the gateway says that the request was what took too long."""
+        return self.headers.get("x-should-retry") != "false"
+
 
 class Completions(Protocol):
     async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:

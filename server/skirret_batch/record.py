@@ -12,13 +12,14 @@ validating ──► in_progress ──► finalizing ──► completed | expi
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from skirret_api.openai import (
     BATCH_ENDPOINTS,
@@ -31,7 +32,9 @@ from skirret_api.openai import (
     InputTokensDetails,
     RequestCounts,
 )
-from skirret_batch.store import BatchStore, Changed, NotThere
+from skirret_batch.store import BatchStore, Changed, NotThere, StoreError
+
+log = logging.getLogger(__name__)
 
 LIVE = "live/"
 BATCHES = "batches/"
@@ -312,9 +315,9 @@ def usage_of(prompt: int, cached: int, completion: int) -> BatchUsage:
 
 
 async def load(store: BatchStore, batch_id: str) -> tuple[Record, str]:
-    """The record and its ETag. Raises NotThere."""
+    """The record and its ETag. Raises NotThere, and StoreError for one we can't read."""
     blob = await store.get(record_key(batch_id))
-    return Record.model_validate_json(blob.data), blob.etag
+    return decode(blob.data), blob.etag
 
 
 async def live(
@@ -336,7 +339,11 @@ async def live(
                 return None
             if blob is None:
                 return before
-            record = Record.model_validate_json(blob.data)
+            try:
+                record = decode(blob.data)
+            except StoreError as error:  # must not hide the others
+                log.error("batch %s: %s", batch_id, error)
+                return None
             if record.is_terminal:
                 await store.delete(live_key(batch_id))
                 return None
@@ -379,6 +386,16 @@ async def create(store: BatchStore, record: Record) -> None:
 
 def encode(record: Record) -> bytes:
     return record.model_dump_json().encode()
+
+
+def decode(data: bytes) -> Record:
+    """Raises StoreError."""
+    try:
+        return Record.model_validate_json(data)
+    except ValidationError as error:
+        raise StoreError(f"its record is not one we can read: {error.error_count()} errors") from (
+            error
+        )
 
 
 def _with(record: Record, **update: object) -> Record:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pydantic import BaseModel
 
 from skirret_api.errors import InvalidRequest
-from skirret_batch.record import id_time, new_id
+from skirret_batch.record import new_id
 from skirret_batch.store import BatchStore, Changed, NotThere
 
 REQUESTS = "requests/"
@@ -59,11 +59,6 @@ async def _by_key(store: BatchStore, where: str, mine: Reservation) -> str:
                 code="idempotency_key_reused",
             )
         return earlier.batch_id
-
-
-def created(batch_id: str, now: float) -> float:
-    """When a reserved batch was asked for: the time in its id."""
-    return id_time(batch_id) or now
 
 
 async def _find(store: BatchStore, where: str) -> Reservation | None:

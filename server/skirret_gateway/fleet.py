@@ -7,7 +7,6 @@ the only place where loads, health and demand change.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
@@ -75,7 +74,7 @@ class Fleet:
         self._clock = clock
         self._later = later
         self._table: Table | None = None
-        self._loads: Counter[Replica] = Counter()
+        self._loads: dict[Replica, int] = {}  # of those that have any
         self._health: dict[Replica, Health] = {}
         self._demand: dict[ModelId, Demand] = {}
         self._held: HoldQueue[Wish] = HoldQueue(limits)
@@ -188,7 +187,7 @@ class Fleet:
         replica = choose(route.model.strategy, fit, self._loads, wish.head, demand.turn)
         demand.turn += 1
         demand.running += 1
-        self._loads[replica] += 1
+        self._loads[replica] = self._loads.get(replica, 0) + 1
         return Lease(replica, wish.model, self._end)
 
     def _health_of(self, replica: Replica) -> Health:
@@ -199,9 +198,9 @@ class Fleet:
         demand = self._demand_of(lease.model)
         demand.running -= 1
         demand.last = now
-        self._loads[lease.replica] -= 1
-        if not self._loads[lease.replica]:
-            del self._loads[lease.replica]
+        load = self._loads.pop(lease.replica) - 1
+        if load:
+            self._loads[lease.replica] = load
         self._note(lease.replica, outcome, now)
         self._dispatch(lease.model)
 

@@ -74,7 +74,7 @@ class GenerateRequest:
     priority: int = 0  # within the lane; higher first
     deadline: float | None = None  # seconds since the epoch; orders the batch lane
     tenant: str = ""  # the batch lane is fair between these
-    grammar: Grammar | None = None
+    grammar: Grammar | None = None  # the engine's from now on: it moves with the answer
 
 
 @dataclass(frozen=True, slots=True)

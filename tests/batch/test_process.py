@@ -115,4 +115,4 @@ async def test_a_worker_that_can_not_work_says_why_in_its_last_line(
     words = await last_words(process)
     assert process.returncode == 1
     assert words.startswith(FATAL)
-    assert json.loads(words.removeprefix(FATAL))["reason"] == "BatchNotFound"
+    assert json.loads(words.removeprefix(FATAL))["reason"] == "NotThere"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skirret_api.openai import TERMINAL, BatchError, BatchUsage
 from skirret_batch import record as records
 from skirret_batch.record import CustomResource, Progress, Record, Transition
-from skirret_batch.store import BatchStore, Changed, NotThere
+from skirret_batch.store import BatchStore, Changed, NotThere, StoreError
 
 NOW = 1_800_000_000
 TIMES = (
@@ -227,6 +227,19 @@ async def test_live_lists_what_has_not_ended_newest_first(store: BatchStore) -> 
     assert list(found) == [new.id, old.id]
     assert await records.live(store, found) == found
     assert dead.id not in [entry.key async for entry in store.list("live/")]
+
+
+async def test_a_record_nobody_can_read_does_not_hide_the_others(
+    store: BatchStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, bad = record(NOW), record(NOW + 5)
+    for it in (good, bad):
+        await records.create(store, it)
+    await store.put(records.record_key(bad.id), b'{"batch": 1}')
+    assert list(await records.live(store, {})) == [good.id]
+    assert bad.id in caplog.text
+    with pytest.raises(StoreError, match="not one we can read"):
+        await records.load(store, bad.id)
 
 
 async def test_live_transfers_only_what_changed(store: BatchStore) -> None:

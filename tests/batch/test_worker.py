@@ -195,13 +195,15 @@ async def test_a_fault_that_stays_is_that_lines_after_five_tries(
                 raise TimedOut("no answer in time")
             case "t02":
                 return Answer(200, b"<html>")
+            case "t03":
+                return error_answer(503, "took too long", x_should_retry="false")
         return None
 
     engine = FakeCompletions(script)
-    _, result = await finished(folder, engine, fast, *numbered(4))
-    assert result.errors == {"c0": 500, "c1": 504, "c2": 500}
+    _, result = await finished(folder, engine, fast, *numbered(5))
+    assert result.errors == {"c0": 500, "c1": 504, "c2": 500, "c3": 503}
     assert result.error[0]["response"]["body"]["error"]["message"] == "broken"
-    assert [engine.asked[f"t{n:02}"] for n in range(4)] == [5, 5, 5, 1]
+    assert [engine.asked[f"t{n:02}"] for n in range(5)] == [5, 5, 5, 5, 1]
 
 
 @pytest.mark.parametrize(
@@ -282,6 +284,7 @@ class Slow:
 
     def __init__(self, quick: int) -> None:
         self._quick = quick
+        self.answered = 0
         self.aborted = 0
 
     async def __call__(self, request: Body) -> Answer | None:
@@ -291,6 +294,7 @@ class Slow:
             except asyncio.CancelledError:
                 self.aborted += 1
                 raise
+        self.answered += 1
         return None
 
 
@@ -316,6 +320,18 @@ async def test_a_cancel_keeps_what_is_finished_and_stops_the_rest(
     assert result.error[0]["response"] is None
     assert record.batch.request_counts.model_dump() == {"total": 25, "completed": 5, "failed": 0}
     assert slow.aborted > 0
+
+
+async def test_what_is_answered_and_not_yet_written_counts_after_a_cancel(
+    folder: Folder, fast: WorkerSettings
+) -> None:
+    slow = Slow(quick=5)
+    batch_id = await submit(folder, *numbered(9))
+    settings = replace(fast, flush_after=1000.0)
+    running = asyncio.create_task(worker(folder, batch_id, FakeCompletions(slow), settings).live())
+    await until(lambda: slow.answered == 5)
+    await records.change(folder, batch_id, lambda r: records.cancel(r, time.time()))
+    assert (await running).batch.request_counts.completed == 5
 
 
 async def test_a_line_that_ends_within_the_drain_counts(

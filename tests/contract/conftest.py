@@ -106,9 +106,18 @@ class Server:
         for varying in ("id", "created", "object"):
             joined.pop(varying)
             answer.pop(varying)
+        for whole in (joined, answer):
+            for choice in whole["choices"]:
+                message = choice["message"]
+                message["content"] = message["content"] or None  # null beside calls when whole
+                for call in message.get("tool_calls", ()):
+                    assert call.pop("id").startswith("call_")
         for usage in (joined["usage"], answer["usage"]):
             usage.pop("prompt_tokens_details")  # the second finds the first one's prefix
         assert joined == answer
+        for choice in answer["choices"]:
+            if "tool_calls" not in choice["message"]:
+                choice["message"]["content"] = choice["message"]["content"] or ""
         return answer
 
     async def is_alive(self) -> bool:
@@ -159,6 +168,8 @@ def _join(choice: dict[str, Any], part: dict[str, Any]) -> None:
         return
     assert "finish_reason" not in choice, "nothing may follow the end of a choice"
     choice["message"]["content"] += part["delta"].pop("content", "")
+    for call in part["delta"].pop("tool_calls", ()):
+        _join_call(choice["message"].setdefault("tool_calls", []), call)
     assert not part["delta"]
     if part["logprobs"] is not None:
         found = choice["logprobs"] or {"content": [], "refusal": None}
@@ -166,6 +177,18 @@ def _join(choice: dict[str, Any], part: dict[str, Any]) -> None:
         choice["logprobs"] = found
     if part["finish_reason"] is not None:
         choice |= {key: part[key] for key in ("finish_reason", "matched_stop")}
+
+
+def _join_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
+    if part["index"] == len(calls):
+        assert set(part) == {"index", "id", "type", "function"}
+        assert part["function"]["arguments"] == ""
+        calls.append({key: part[key] for key in ("id", "type", "function")})
+        return
+    assert part["index"] == len(calls) - 1
+    assert set(part) == {"index", "function"}
+    assert set(part["function"]) == {"arguments"}
+    calls[-1]["function"]["arguments"] += part["function"]["arguments"]
 
 
 @pytest.fixture(scope="session")

@@ -76,6 +76,14 @@ async def test_logprobs_of_generate_are_triples(saying: Any) -> None:
     assert len(meta["output_top_logprobs"][0]) == 2
 
 
+async def test_generate_enforces_each_prompts_own_grammar(real: Any) -> None:
+    options = [{"regex": "yes", "json_schema": ""}, {"json_schema": '{"const": 1}'}]
+    answers = await generate(real, text=["a", "b"], sampling_params=options)
+    assert [answer["text"] for answer in answers] == ["yes", "1"]
+    response = await real.post("/generate", {"text": "a", "sampling_params": {"regex": "("}})
+    assert response.json()["error"]["code"] == "invalid_grammar"
+
+
 async def test_generate_allows_32_stops(saying: Any) -> None:
     server = saying("a")
     await generate(server, text="hi", sampling_params={"stop": ["x"] * 32})

@@ -99,6 +99,9 @@ async def test_a_json_object_never_wanders_in_whitespace(real: Any) -> None:
         {"structured_outputs": {"json": {"const": "yes"}}},
         {"structured_outputs": {"choice": ['"yes"']}},
         {"response_format": schema_format({"const": "yes"})},
+        {"ebnf": r'root ::= "\"yes\""'},
+        {"guided_grammar": r'root ::= "\"" "yes" "\""'},
+        {"structured_outputs": {"grammar": r'root ::= "\"yes\""'}},
     ],
 )
 async def test_every_spelling_is_enforced(real: Any, extra: dict[str, Any]) -> None:
@@ -128,14 +131,16 @@ FAULTS = [
         {"response_format": schema_format(
             {"type": "object", "properties": {f"p{i}": {} for i in range(3000)}})},
         "response_format", "grammar_too_complex", id="G17-wide"),
-    pytest.param({"regex": "a", "json_schema": {}}, "json_schema", "invalid_value", id="G23"),
+    pytest.param({"regex": "a", "ebnf": 'root ::= "b"'}, "ebnf", "invalid_value", id="G23"),
     pytest.param({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
                  "response_format.json_schema.name", "missing_required_parameter", id="G28"),
     pytest.param({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value",
                  id="G29"),
     pytest.param({"regex": ""}, "regex", "string_below_min_length", id="G31"),
     pytest.param({"json_schema": "{"}, "json_schema", "invalid_json_schema", id="no-json"),
-    pytest.param({"ebnf": 'root ::= "b"'}, "ebnf", "unsupported_parameter", id="ebnf"),
+    pytest.param({"ebnf": "root ::= root"}, "ebnf", "invalid_grammar", id="recursive"),
+    pytest.param({"regex": "a", "structured_outputs": {"json": {}}}, "structured_outputs.json",
+                 "invalid_value", id="twice"),
 ]  # fmt: skip
 
 

@@ -267,11 +267,11 @@ async def test_more_connections_than_allowed_are_ended_at_once(start: Start) -> 
             assert await three.end() == b""
 
 
-async def test_a_thousand_half_open_connections_disturb_nobody(
+async def test_hundreds_of_half_open_connections_disturb_nobody(
     start: Start, server: ScriptedServer
 ) -> None:
     gateway = await start({"m": [server.url]})
-    clients = [gateway.client() for _ in range(400)]
+    clients = [gateway.client() for _ in range(300)]
     for client in clients:
         await client.__aenter__()
         await client.send(b"POST /v1/chat/completions HTTP/1.1\r\nx-slow: ")

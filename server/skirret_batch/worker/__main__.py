@@ -18,7 +18,7 @@ from pathlib import Path
 from skirret_api import internal
 from skirret_api.tenants import read_store_settings
 from skirret_batch.completions import HttpCompletions
-from skirret_batch.store import NotThere, Retries, StoreError, open_store
+from skirret_batch.store import Retries, StoreError, open_store
 from skirret_batch.worker import Worker, WorkerSettings
 
 _STOPPED = 128 + signal.SIGTERM
@@ -34,8 +34,6 @@ def main() -> int:
     )
     try:
         return asyncio.run(_work(arguments))
-    except NotThere as error:
-        return _give_up("BatchNotFound", str(error))
     except StoreError as error:
         return _give_up(type(error).__name__, str(error))
     except (OSError, ValueError) as error:

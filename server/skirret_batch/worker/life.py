@@ -31,13 +31,14 @@ from skirret_batch.record import (
     Record,
     Transition,
     change,
+    decode,
     folder_of,
     live_key,
     load,
     record_key,
     usage_of,
 )
-from skirret_batch.store import BatchStore, Changed, NotThere, StoreRefused
+from skirret_batch.store import BatchStore, Changed, NotThere, StoreError, StoreRefused
 from skirret_batch.worker.beside import beside
 from skirret_batch.worker.ending import Ending
 from skirret_batch.worker.publish import publish, retract
@@ -91,6 +92,10 @@ class Worker:
                     await self._work(record, spool)
         except BadInput as error:
             await self._fail(error)
+        except StoreError:
+            # What we read may be gone because the batch ended without us.
+            if not (await load(self._store, self._id))[0].is_terminal:
+                raise
         finally:
             spool.close()
         record, _ = await load(self._store, self._id)
@@ -309,7 +314,7 @@ class Worker:
             await asyncio.sleep(self._settings.poll)
             blob = await self._store.get_if_changed(record_key(self._id), etag)
             if blob is not None:
-                record, etag = Record.model_validate_json(blob.data), blob.etag
+                record, etag = decode(blob.data), blob.etag
 
     def _notice(self, record: Record) -> None:
         if record.is_terminal:

@@ -28,9 +28,14 @@ class Pace:
         self._rests = 0
         self._best: float | None = None
 
+    @property
+    def limit(self) -> int:
+        """How many may be in flight when we don't rest."""
+        return int(self._limit)
+
     def room(self, now: float) -> int:
         """How many may be in flight now."""
-        return 0 if now < self._rest_until else int(self._limit)
+        return 0 if now < self._rest_until else self.limit
 
     def wait(self, now: float) -> float:
         """How long until there can be room."""

@@ -76,7 +76,8 @@ def _since(record: Record) -> int:
 
 
 def _code(record: Record) -> Unfinished:
-    return "batch_cancelled" if record.batch.status == "cancelling" else "batch_expired"
+    """Not by the status, which a late cancel may change: every publisher must say the same."""
+    return "batch_expired" if record.batch.finalizing_at else "batch_cancelled"
 
 
 class _Sheet:

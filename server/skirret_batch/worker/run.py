@@ -14,13 +14,7 @@ from dataclasses import dataclass
 
 from skirret_api.errors import ApiError, InvalidRequest
 from skirret_batch import lines
-from skirret_batch.completions import (
-    Answer,
-    Broken,
-    Completions,
-    TimedOut,
-    Unreachable,
-)
+from skirret_batch.completions import Answer, Broken, Completions, TimedOut, Unreachable
 from skirret_batch.lines import Result
 from skirret_batch.worker.beside import first_failure
 from skirret_batch.worker.ending import Ending
@@ -32,7 +26,7 @@ from skirret_batch.worker.source import Spool
 
 log = logging.getLogger(__name__)
 
-# Answers that say nothing of the request: full, not ready, or not knowing us (a changed token).
+# Answers that say nothing of the request: not ready, or not knowing us (a changed token).
 _NOT_CARRIED_OUT = frozenset({401, 403, 503})
 _TRY_AGAIN = frozenset({408, 409, 425})
 _ENGINE_DIED = 502
@@ -121,7 +115,7 @@ class Run:
     async def _claim(self) -> bool:
         """Takes another shard when ours run low, so that the end of one overlaps the next."""
         now = self._clock()
-        if len(self._pending) > self._settings.concurrency or now < self._claim_at:
+        if len(self._pending) >= self._pace.limit or now < self._claim_at:
             return False
         if self._board.is_over and not self._shards:
             return False
@@ -178,7 +172,7 @@ class Run:
         if status == 429:
             self._pace.refused(self._clock(), sent, answer.retry_after)
             self._pending.put_back(work)
-        elif status in _NOT_CARRIED_OUT:
+        elif status in _NOT_CARRIED_OUT and answer.may_be_repeated:
             self._put_off(work, sent, f"status {status}", answer.retry_after)
         elif status == _ENGINE_DIED:
             self._suspect(work, custom_id, sent, f"status {status}")

@@ -93,29 +93,30 @@ class Shard:
         self.buffered = 0  # bytes of results not yet committed
         self._store = store
         self._folder = folder
-        self._lines = lines
+        self._total = len(lines)
         self._settings = settings
         self._clock = clock
         self._results: list[Result] = []
         self._since = self._written_at = clock()
         self._segments = 0  # written in this epoch
-
-    @property
-    def remaining(self) -> Sequence[int]:
-        """Ordinals without a committed result, in the plan's order."""
-        done = {line for segment in self.manifest.segments for line in segment.lines}
-        return [line for line in self._lines if line not in done]
+        done = {line for segment in manifest.segments for line in segment.lines}
+        self.remaining = [line for line in lines if line not in done]  # in the plan's order
+        self._open = set(self.remaining)  # without a result, committed or not
 
     @property
     def is_over(self) -> bool:
-        return self.manifest.is_over(len(self._lines))
+        return self.manifest.is_over(self._total)
 
     @property
     def is_full(self) -> bool:
         """Every line has a result, committed or not."""
-        return self.manifest.done + len(self._results) == len(self._lines)
+        return not self._open
 
     def add(self, result: Result) -> None:
+        """The first result of a line is its result."""
+        if result.ordinal not in self._open:
+            return
+        self._open.remove(result.ordinal)
         if not self._results:
             self._since = self._clock()
         self._results.append(result)

@@ -9,6 +9,7 @@ from typing import Any
 from skirret_api.errors import InvalidRequest
 from skirret_server.api.parameters import CHAT, COMPLETION, Checked, check
 from skirret_server.api.structured import Structure, structure
+from skirret_server.api.tools import ToolUse, tool_use
 from skirret_server.core import Sampling, TokenId
 from skirret_server.text.choice import TextRules
 from skirret_server.text.stops import StopStrings
@@ -44,6 +45,7 @@ class ChatAsk:
     messages: Sequence[Mapping[str, Any]]
     variables: Mapping[str, Any]  # for the chat template
     continue_final_message: bool
+    tools: ToolUse | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +78,18 @@ def chat_ask(body: Mapping[str, Any], vocabulary: int) -> ChatAsk:
     variables = dict(checked.get("chat_template_kwargs", {}))
     if "reasoning_effort" in checked.values:
         variables.setdefault("reasoning_effort", checked.get("reasoning_effort"))
+    common = _common(
+        checked,
+        vocabulary,
+        max_tokens=_chat_max_tokens(checked),
+        logprobs=(top or 0) if wants_logprobs else None,
+    )
     return ChatAsk(
-        common=_common(
-            checked,
-            vocabulary,
-            max_tokens=_chat_max_tokens(checked),
-            logprobs=(top or 0) if wants_logprobs else None,
-        ),
+        common=common,
         messages=messages,
         variables=variables,
         continue_final_message=continues,
+        tools=tool_use(checked.values, common.structure),
     )
 
 

@@ -6,22 +6,32 @@ from collections.abc import Sequence
 from typing import Any
 
 from skirret_server.api import wire
+from skirret_server.api.calling import Calling, Tools
 from skirret_server.api.chunks import Frame, Head, usage_fields
 from skirret_server.api.generation import Choice, Step, Usage
 from skirret_server.api.logprobs import chat_logprobs
-from skirret_server.text.choice import Ending, Entry
+from skirret_server.text.choice import Ending, Entry, Piece
 from skirret_server.text.tokenizer import Tokenizer
 
 
 class ChatWire:
     def __init__(
-        self, head: Head, frame: Frame, tokenizer: Tokenizer, *, n: int, has_logprobs: bool
+        self,
+        head: Head,
+        frame: Frame,
+        tokenizer: Tokenizer,
+        *,
+        n: int,
+        has_logprobs: bool,
+        tools: Tools | None = None,
     ) -> None:
         self._head = head
         self._frame = frame
         self._tokenizer = tokenizer
         self._n = n
         self._has_logprobs = has_logprobs
+        self._tools = tools
+        self._callings = [Calling(tools) for _ in range(n)] if tools else []
 
     def opening(self) -> bytes:
         """The role, once for every choice."""
@@ -29,12 +39,14 @@ class ChatWire:
         return b"".join(self._chunk(index, delta) for index in range(self._n))
 
     def chunks(self, step: Step) -> bytes:
-        piece, out = step.piece, b""
-        if piece.text or piece.entries:
-            content = f'{{"content":{wire.string(piece.text)}}}' if piece.text else "{}"
-            out = self._chunk(step.index, content, self._logprobs(piece.entries))
+        piece, index, out = step.piece, step.index, b""
+        deltas = self._deltas(index, piece)
+        if piece.entries and not deltas:
+            deltas = ["{}"]
+        for number, delta in enumerate(deltas):
+            out += self._chunk(index, delta, self._logprobs(() if number else piece.entries))
         if piece.ending is not None:
-            out += self._end(step.index, piece.ending)
+            out += self._end(index, piece.ending)
         return out
 
     def last(self) -> bytes:
@@ -47,14 +59,26 @@ class ChatWire:
             "usage": usage_fields(usage),
         }
 
+    def _deltas(self, index: int, piece: Piece) -> list[str]:
+        if self._tools is None:
+            return [f'{{"content":{wire.string(piece.text)}}}'] if piece.text else []
+        calling = self._callings[index]
+        return [
+            wire.to_json(delta).decode()
+            for delta in calling.deltas(piece.text, is_last=piece.ending is not None)
+        ]
+
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if self._tools is not None:
+            message |= self._callings[index].message(choice.text)
         return {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": message,
             "logprobs": chat_logprobs(choice.entries, self._tokenizer)
             if self._has_logprobs
             else None,
-            **ending_fields(choice.ending),
+            **self._ending(index, choice.ending),
         }
 
     def _chunk(self, index: int, delta: str, logprobs: str = "null") -> bytes:
@@ -63,8 +87,14 @@ class ChatWire:
         )
 
     def _end(self, index: int, ending: Ending) -> bytes:
-        fields = {"index": index, "delta": {}, "logprobs": None, **ending_fields(ending)}
+        fields = {"index": index, "delta": {}, "logprobs": None, **self._ending(index, ending)}
         return self._frame.choice(wire.to_json(fields).decode())
+
+    def _ending(self, index: int, ending: Ending | None) -> dict[str, Any]:
+        fields = ending_fields(ending)
+        if self._tools is not None and fields["finish_reason"] == "stop":
+            fields["finish_reason"] = self._callings[index].finish_reason
+        return fields
 
     def _logprobs(self, entries: Sequence[Entry]) -> str:
         if not self._has_logprobs:

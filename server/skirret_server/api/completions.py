@@ -21,6 +21,7 @@ from skirret_server.api.asks import (
     chat_ask,
     completion_ask,
 )
+from skirret_server.api.calling import Tools
 from skirret_server.api.chat_wire import ChatWire
 from skirret_server.api.chunks import Frame, Head
 from skirret_server.api.exchange import Caller, Request
@@ -37,6 +38,8 @@ from skirret_server.api.prompts import (
 from skirret_server.api.served import Served
 from skirret_server.api.structured import compiled
 from skirret_server.api.text_wire import TextWire
+from skirret_server.api.tools import ToolUse, shown_tokens, tool_structure
+from skirret_server.text.tool_calls import ToolFormat, format_of
 
 if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
     from skirret_server.grammar.compiler import Ready
@@ -75,6 +78,9 @@ class Completions:
         model = served_name(common.model, served, request.caller)
         head = Head(wire.new_id("chatcmpl"), int(self._now()), model, _tier(common))
         budget = token_budget(len(prompt.ids), common.max_tokens, served.limit, kind="messages")
+        form = format_of(served.template.source) if ask.tools and served.template else None
+        if ask.tools and form:
+            common = _with_tools(common, ask.tools, form, served)
         ready = await _ready(common, served)
         tasks = [_task(prompt, budget, common, ready)]
         generation = _generation(request, served, common, head.id, tasks, common.n)
@@ -84,6 +90,9 @@ class Completions:
             served.tokenizer,
             n=common.n,
             has_logprobs=common.sampling.logprobs is not None,
+            tools=Tools(form, ask.tools.most, ask.tools.mode == "named")
+            if ask.tools and form
+            else None,
         )
         ignored = (*common.ignored, *ignored_variables(ask, served))
         return await self._answer(request, common, generation, shape, ignored, ready)
@@ -239,6 +248,14 @@ def _text(request: Request, served: Served) -> tuple[CompletionAsk, list[Prompt]
     ask = completion_ask(request.json(), served.engine.info.vocab_size)
     served_name(ask.common.model, served, request.caller)
     return ask, [text_prompt(prompt, served) for prompt in ask.prompts]
+
+
+def _with_tools(common: Ask, use: ToolUse, form: ToolFormat, served: Served) -> Ask:
+    return replace(
+        common,
+        structure=tool_structure(use, form, common.structure),
+        rules=replace(common.rules, shown_tokens=shown_tokens(form, served.tokenizer)),
+    )
 
 
 async def _ready(common: Ask, served: Served) -> Ready | None:

@@ -21,6 +21,7 @@ from skirret_server.api.parameters import DETOKENIZE, GENERATE, TOKENIZE, check
 from skirret_server.api.prompts import chat_prompt, text_prompt, token_budget
 from skirret_server.api.served import Served
 from skirret_server.api.shapes import missing
+from skirret_server.api.structured import compiled, structure
 from skirret_server.core import Logprob, Sampling
 from skirret_server.text.tokenizer import Tokenizer
 
@@ -49,11 +50,12 @@ class Native:
     async def generate(self, request: Request) -> Reply | EventStream:
         served = self._lifecycle.admit()
         ask = await aside(request, lambda: _NativeAsk(request, served))
-        generation = Generation(served.engine, served.tokenizer, ask.work)
+        work = await ask.work(served)
+        generation = Generation(served.engine, served.tokenizer, work)
         steps = self._completions.steps(request, ask.rid, generation)
         if ask.stream:
             return EventStream(_events(steps, ask, served.tokenizer))
-        choices = await folded(steps, ask.work)
+        choices = await folded(steps, work)
         answers = [ask.answer(index, c, served.tokenizer) for index, c in enumerate(choices)]
         return Reply.of(answers if ask.is_list else answers[0])
 
@@ -115,7 +117,7 @@ class _NativeAsk:
     """A checked /generate body. Making it raises InvalidRequest."""
 
     def __init__(self, request: Request, served: Served) -> None:
-        checked = check(request.json(), GENERATE)
+        checked = check(_without_empty_grammars(request.json()), GENERATE)
         prompts = _native_prompts(checked.get("text"), checked.get("input_ids"))
         given = checked.get("sampling_params", {})
         options = given if isinstance(given, list) else [given] * len(prompts)
@@ -145,7 +147,8 @@ class _NativeAsk:
             (checked.get("input_ids") or [0])[0], list
         )
         self.is_list = is_many or n > 1
-        self.work = Work(
+        self._structures = [structure(option) for option in options]
+        self._work = Work(
             id=wire.new_id("gen"),
             request_id=request.id,
             tasks=[
@@ -158,8 +161,18 @@ class _NativeAsk:
             deadline=request.caller.deadline,
         )
 
+    async def work(self, served: Served) -> Work:
+        """With its grammars. Raises InvalidRequest."""
+        tasks = [
+            replace(task, grammar=(await compiled(wanted, served.grammars)).grammar)
+            if wanted
+            else task
+            for task, wanted in zip(self._work.tasks, self._structures, strict=True)
+        ]
+        return replace(self._work, tasks=tasks)
+
     def answer(self, index: int, choice: Choice, tokenizer: Tokenizer) -> dict[str, Any]:
-        task = self.work.task(index)
+        task = self._work.task(index)
         meta: dict[str, Any] = {
             "id": self.id,
             "finish_reason": _finish_reason(choice),
@@ -240,6 +253,22 @@ def _finish_reason(choice: Choice) -> dict[str, Any] | None:
     if choice.ending.reason == "length":
         return {"type": "length", "length": len(choice.tokens)}
     return {"type": "stop", "matched": choice.ending.matched}
+
+
+def _without_empty_grammars(body: dict[str, Any]) -> dict[str, Any]:
+    """SGLang's clients send "" for a grammar they don't want."""
+    options = body.get("sampling_params")
+    if isinstance(options, list):
+        return {**body, "sampling_params": [_without_empty(option) for option in options]}
+    return {**body, "sampling_params": _without_empty(options)}
+
+
+def _without_empty(options: Any) -> Any:
+    if not isinstance(options, dict):
+        return options
+    unset = {name for name in ("regex", "ebnf", "json_schema", "structural_tag")
+             if options.get(name) == ""}  # fmt: skip
+    return {name: value for name, value in options.items() if name not in unset}
 
 
 def _native_prompts(text: Any, ids: Any) -> Sequence[Any]:

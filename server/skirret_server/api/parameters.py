@@ -84,12 +84,11 @@ def _stop(most: int) -> Shape:
     return Either((String(1, 256), Array(String(1, 256), max=most)))
 
 
-_NO_EBNF = _refused("grammars in EBNF are not built yet")
+_EBNF = String(1, 100_000)
 _REGEX = String(1, 100_000)
 _SCHEMA = Either((Map(Anything()), Boolean(), String(1), Array(Anything())))
 _CHOICE = Array(String(1), min=1, max=10_000)
 _NAME = "[A-Za-z0-9_-]{1,64}"
-_NO_TOOLS = _refused("tools are not built yet")
 _TOKEN_ID = Integer(0, INT32)
 
 SAMPLING: dict[str, Parameter] = {
@@ -113,19 +112,19 @@ SAMPLING: dict[str, Parameter] = {
     "spaces_between_special_tokens": _ignored(Boolean(), "no spaces are ever put between"),
     "regex": Parameter(_REGEX, note="the whole text matches"),
     "json_schema": Parameter(_SCHEMA, note="as an object, or as JSON in a string"),
-    "ebnf": _NO_EBNF,
+    "ebnf": Parameter(_EBNF, note="without recursion"),
     "structural_tag": _refused("structural tags are not built yet"),
     "guided_regex": Parameter(_REGEX, note="vLLM's name for regex"),
     "guided_json": Parameter(_SCHEMA, note="vLLM's name for json_schema"),
     "guided_choice": Parameter(_CHOICE, note="one of these texts"),
-    "guided_grammar": _NO_EBNF,
+    "guided_grammar": Parameter(_EBNF, note="vLLM's name for ebnf"),
     "structured_outputs": Parameter(
         Object(
             {
                 "json": Field(_SCHEMA),
                 "regex": Field(_REGEX),
                 "choice": Field(_CHOICE),
-                "grammar": Field(Unsupported("grammars in EBNF are not built yet")),
+                "grammar": Field(_EBNF),
             }
         ),
         note="vLLM's; one of its fields",
@@ -182,6 +181,61 @@ _RESPONSE_FORMAT = Tagged(
     },
 )
 
+_TOOL = Tagged(
+    "type",
+    {
+        "function": Object(
+            {
+                "type": Field(String(), True),
+                "function": Field(
+                    Object(
+                        {
+                            "name": Field(String(pattern=_NAME), True),
+                            "description": Field(String()),
+                            "parameters": Field(Map(Anything())),
+                            "strict": Field(Boolean()),
+                        }
+                    ),
+                    True,
+                ),
+            }
+        ),
+        "custom": Unsupported("custom tools are not supported"),
+    },
+)
+_NAMED_TOOL = Object(
+    {
+        "type": Field(Enum(("function",)), True),
+        "function": Field(Object({"name": Field(String(1), True)}), True),
+    }
+)
+_TOOL_CHOICE = Either(
+    (
+        Enum(("none", "auto", "required")),
+        Tagged(
+            "type",
+            {
+                "function": _NAMED_TOOL,
+                "allowed_tools": Object(
+                    {
+                        "type": Field(String(), True),
+                        "allowed_tools": Field(
+                            Object(
+                                {
+                                    "mode": Field(Enum(("auto", "required")), True),
+                                    "tools": Field(Array(_NAMED_TOOL, min=1, max=128), True),
+                                }
+                            ),
+                            True,
+                        ),
+                    }
+                ),
+                "custom": Unsupported("custom tools are not supported"),
+            },
+        ),
+    )
+)
+
 CHAT: dict[str, Parameter] = {
     "messages": Parameter(Array(MESSAGE, min=1, max=10_000), required=True),
     **COMMON,
@@ -190,9 +244,9 @@ CHAT: dict[str, Parameter] = {
     "logprobs": Parameter(Boolean(), False, "of the raw logits"),
     "top_logprobs": Parameter(Integer(0, 20), note="needs logprobs"),
     "response_format": Parameter(_RESPONSE_FORMAT, {"type": "text"}, "enforced, strict or not"),
-    "tools": _NO_TOOLS,
-    "tool_choice": Parameter(Enum(("none", "auto")), note="without tools: no effect"),
-    "parallel_tool_calls": _ignored(Boolean()),
+    "tools": Parameter(Array(_TOOL, min=1, max=128), note="parameters are always enforced"),
+    "tool_choice": Parameter(_TOOL_CHOICE, note="required and named: by grammar"),
+    "parallel_tool_calls": Parameter(Boolean(), True, "false: one call at most"),
     "functions": _refused("deprecated; use tools"),
     "function_call": _refused("deprecated; use tool_choice"),
     "continue_final_message": Parameter(Boolean(), False, "go on writing the last message"),

@@ -11,6 +11,7 @@ from skirret_api.errors import InvalidRequest
 from skirret_server.api.asks import ChatAsk
 from skirret_server.api.asks import Prompt as Asked
 from skirret_server.api.served import Served
+from skirret_server.api.tools import told
 from skirret_server.core import TokenId
 from skirret_server.text.choice import incomplete_tail
 from skirret_server.text.template import RESERVED, ChatTemplate, TemplateError
@@ -28,10 +29,14 @@ def chat_prompt(ask: ChatAsk, served: Served) -> Prompt:
     template = _template(served)
     _check_variables(ask.variables)
     messages = [_for_template(message, template) for message in _checked(ask.messages)]
+    tools = ask.tools.tools if ask.tools else None
+    if ask.tools and "tools" not in template.variables:
+        messages, tools = told(messages, ask.tools), None
     veil = served.tokenizer.control.veil
     try:
         text = template.render(
             veil(messages),
+            tools=veil(list(tools)) if tools else None,
             variables=veil(dict(ask.variables)),
             continue_final_message=ask.continue_final_message,
         )

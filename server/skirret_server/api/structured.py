@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from skirret_api.errors import InvalidRequest
-from skirret_server.grammar.errors import GrammarError, TooComplex
+from skirret_server.grammar.errors import BadTool, GrammarError, TooComplex
 from skirret_server.grammar.spec import Kind, Spec
 
 if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
@@ -28,10 +28,12 @@ def structure(values: Mapping[str, Any]) -> Structure | None:
     found = [
         *_response_format(values.get("response_format")),
         *_flat(values, "regex", "regex"),
+        *_flat(values, "ebnf", "ebnf"),
         *_flat(values, "json_schema", "json_schema"),
         *_flat(values, "guided_regex", "regex"),
         *_flat(values, "guided_json", "json_schema"),
         *_flat(values, "guided_choice", "choice"),
+        *_flat(values, "guided_grammar", "ebnf"),
         *_nested(values.get("structured_outputs", {})),
     ]
     if len(found) > 1:
@@ -53,7 +55,12 @@ async def compiled(wanted: Structure, compiler: GrammarCompiler) -> Ready:
 
 
 def _refusal(wanted: Structure, error: GrammarError) -> InvalidRequest:
-    is_schema = wanted.spec.kind.startswith("json")
+    if isinstance(error, BadTool):
+        param = f"tools[{error.index}].function.parameters"
+        return InvalidRequest(
+            f"Invalid schema for {param}: {error}", param=param, code="invalid_json_schema"
+        )
+    is_schema = wanted.spec.kind in ("json_schema", "json_object", "tools")
     what = "schema" if is_schema else wanted.spec.kind
     where = f"{wanted.param} '{wanted.name}'" if wanted.name else wanted.param
     code = "invalid_json_schema" if is_schema else "invalid_grammar"
@@ -77,7 +84,12 @@ def _response_format(value: Mapping[str, Any] | None) -> list[Structure]:
 
 
 def _nested(value: Mapping[str, Any]) -> list[Structure]:
-    kinds: dict[str, Kind] = {"json": "json_schema", "regex": "regex", "choice": "choice"}
+    kinds: dict[str, Kind] = {
+        "json": "json_schema",
+        "regex": "regex",
+        "choice": "choice",
+        "grammar": "ebnf",
+    }
     return [
         Structure(Spec.of(kind, _source(value[name], kind, param)), param)
         for name, kind in kinds.items()

@@ -81,7 +81,7 @@ class SteppingEngine:
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._step_started: float | None = None
         self._open = 0  # sequences that are in the door
-        self._refusal: EngineError | None = None
+        self._refusal: Callable[[], EngineError] | None = None  # of every new request
         self._thread = threading.Thread(target=self._live, name="engine", daemon=True)
         self._watchdog = Watchdog(self._step_running, watchdog_timeout, self._hung)
 
@@ -122,19 +122,19 @@ class SteppingEngine:
                 self._commands.put(_Abort(stream))
 
     async def drain(self) -> None:
-        self._refusal = self._refusal or Draining("the server is draining")
+        self._refusal = self._refusal or _draining
         while self._open:
             await asyncio.sleep(_DRAIN_POLL)
 
     async def close(self) -> None:
-        self._refusal = EngineError("the engine is closed")
+        self._refusal = _closed
         self._commands.put(_Close())
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._watchdog.stop)
 
     def _refuse(self, request: GenerateRequest) -> None:
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal()
         info, length = self._info, len(request.prompt)
         if not length:
             raise Refused("the prompt has no tokens")
@@ -159,8 +159,8 @@ class SteppingEngine:
                 self._deliver(given)
         except Exception as error:
             _log.exception("the engine stops")
-            self._refusal = EngineError("the engine has stopped")
-            self._deliver(self._stepper.end_all(self._refusal))
+            self._refusal = _closed
+            self._deliver(self._stepper.end_all(_closed()))
             self._fatal("EngineFailed", f"{type(error).__name__}: {error}")
 
     def _obey(self) -> bool:
@@ -179,7 +179,7 @@ class SteppingEngine:
                 unchecked = False
                 continue
             if isinstance(command, _Close):
-                self._deliver(self._stepper.end_all(EngineError("the engine is closed")))
+                self._deliver(self._stepper.end_all(_closed()))
                 return False
             self._carry_out(command)
             self._stats = self._stepper.stats()
@@ -218,6 +218,14 @@ class SteppingEngine:
 
     def _hung(self, seconds: float) -> None:
         self._fatal("StepHung", f"a step has been running for {seconds:.0f} s; stacks are above")
+
+
+def _draining() -> EngineError:
+    return Draining("the server is draining")
+
+
+def _closed() -> EngineError:
+    return EngineError("the engine has stopped")
 
 
 def _put(updates: Iterable[tuple[Stream, Update | EngineError]]) -> None:

@@ -2,6 +2,7 @@
 
 GrammarError
 ├── BadGrammar   it is malformed, or says what is not supported
+│   └── BadTool  it is the schema of the parameters of one tool
 └── TooComplex   it is fine, and too large for the budget of time and memory
 """
 
@@ -14,6 +15,16 @@ class GrammarError(Exception):
 
 class BadGrammar(GrammarError):
     pass
+
+
+class BadTool(BadGrammar):
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(index, reason)
+        self.index = index
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class TooComplex(GrammarError):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from skirret_server.grammar.automaton import Automaton, Budget, automaton
+from skirret_server.grammar.ebnf import grammar
+from skirret_server.grammar.errors import BadGrammar, BadTool
 from skirret_server.grammar.regex import whole
 from skirret_server.grammar.schema import Schema, any_json_object
 from skirret_server.grammar.spec import Spec
-from skirret_server.grammar.syntax import alt, literal
+from skirret_server.grammar.syntax import Node, alt, literal, repeat, seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +24,61 @@ class Made:
 
 def make(spec: Spec, budget: Budget) -> Made:
     """Raises GrammarError."""
+    unenforced: set[str] = set()
+    tree = _tree(spec, unenforced)
+    return Made(automaton(tree, budget), frozenset(unenforced))
+
+
+def _tree(spec: Spec, unenforced: set[str]) -> Node:
     source = json.loads(spec.source)
-    if spec.kind == "json_schema":
-        schema = Schema(source)
-        return Made(automaton(schema.tree(), budget), frozenset(schema.unenforced))
     if spec.kind == "regex":
-        tree = whole(source)
-    elif spec.kind == "choice":
-        tree = alt(map(literal, source))
+        return whole(source)
+    if spec.kind == "ebnf":
+        return grammar(source)
+    if spec.kind == "choice":
+        return alt(map(literal, source))
+    if spec.kind == "json_schema":
+        return _schema(source, unenforced)
+    if spec.kind == "tools":
+        return _calls(source, unenforced)
+    return any_json_object()
+
+
+def _schema(source: Any, unenforced: set[str]) -> Node:
+    schema = Schema(source)
+    tree = schema.tree()
+    unenforced |= schema.unenforced
+    return tree
+
+
+def _calls(source: Mapping[str, Any], unenforced: set[str]) -> Node:
+    """Calls of the tools as the model's format writes them; or what may come instead."""
+    call = alt(
+        _call(index, tool, source["arguments"], unenforced)
+        for index, tool in enumerate(source["tools"])
+    )
+    opening, closing = source["opening"], source["closing"]
+    between, most = literal(source["between"]), source["most"]
+    if source["repeats_frame"]:
+        frame = seq(literal(opening + "\n"), call, literal("\n" + closing))
+        calls = repeat(frame, 1, most, between)
+    elif opening:
+        calls = seq(literal(opening + " ["), repeat(call, 1, most, between), literal(closing))
     else:
-        tree = any_json_object()
-    return Made(automaton(tree, budget), frozenset())
+        calls = repeat(call, 1, most, between)
+    if source["or"] is None:
+        return calls
+    return alt([calls, _tree(Spec(**source["or"]), unenforced)])
+
+
+def _call(index: int, tool: Mapping[str, Any], key: str, unenforced: set[str]) -> Node:
+    parameters = tool["parameters"]
+    try:
+        if not parameters:
+            arguments = any_json_object()
+        else:
+            arguments = _schema({"type": "object", **parameters}, unenforced)
+    except BadGrammar as error:
+        raise BadTool(index, str(error)) from error
+    head = f'{{"name": {json.dumps(tool["name"])}, "{key}": '
+    return seq(literal(head), arguments, literal("}"))

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["regex", "json_schema", "json_object", "choice"]
+Kind = Literal["regex", "ebnf", "json_schema", "json_object", "choice", "tools"]
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """`source` is JSON: the schema, or a string, or a list of strings."""
+    """`source` is JSON: the schema, a string, a list of strings, or how to call which tools."""
 
     kind: Kind
     source: str

@@ -132,7 +132,7 @@ class _Fetch:
             async with asyncio.TaskGroup() as group:
                 for file in files:
                     group.create_task(one(file))
-        except* LoadError as errors:
+        except* (LoadError, OSError) as errors:
             raise errors.exceptions[0] from None
 
     async def _attempt(self, file: RemoteFile) -> None:

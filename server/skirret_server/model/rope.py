@@ -12,12 +12,12 @@ from skirret_server.model.description import Rope
 # T tokens, N heads, H head size, P positions
 
 
-def tables(rope: Rope, head_size: int, positions: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def tables(rope: Rope, head_size: int, positions: int) -> tuple[Tensor, Tensor]:
     """cos_PH and sin_PH, the first half of sin negated: see `rotate`."""
     frequencies, scale = _frequencies(rope, head_size)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
     cos, sin = angles.cos() * scale, angles.sin() * scale
-    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
+    return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
 
 def rotate(x_TNH: Tensor, cos_T1H: Tensor, sin_T1H: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from skirret_server.core import Sampling
+from skirret_server.sampling.likeliest import likeliest
 from skirret_server.sampling.uniform import uniform
 from skirret_server.scheduler.sequence import Sequence
 
@@ -62,7 +63,7 @@ def _draw_narrow(
     """From the likeliest `survivors`, or from all where those do not hold `top_p` of the mass."""
     vocabulary, device = logits_RV.shape[-1], logits_RV.device
     size = min(max(survivors, *(each.top_k for each in samplings)), vocabulary)
-    values_RS, ids_RS = logits_RV.topk(size, -1)
+    values_RS, ids_RS = likeliest(logits_RV, size)
     has_k = [0 < each.top_k < vocabulary for each in samplings]
     rank_S = torch.arange(size, device=device)
     last = [each.top_k if k else size for each, k in zip(samplings, has_k, strict=True)]

@@ -11,6 +11,7 @@ from torch import Tensor
 from skirret_server.core import Logprob, Sampling, TokenId
 from skirret_server.sampling.adjust import adjust, is_adjusted
 from skirret_server.sampling.choose import choose
+from skirret_server.sampling.likeliest import likeliest
 from skirret_server.scheduler.sequence import Outcome, Sequence
 
 # R rows, V vocabulary
@@ -21,14 +22,14 @@ def sample(logits_RV: Tensor, sequences: Rows[Sequence], end_tokens: Set[TokenId
 
     A row that has no finite maximum fails, and no other with it.
     """
-    peaks, tokens = logits_RV.max(-1)
+    peaks, tokens = _peaks(logits_RV)
     is_sound = peaks.isfinite().tolist()
     wanted = [row for row, each in enumerate(sequences) if _sampling(each).logprobs is not None]
     raw = logits_RV[wanted].log_softmax(-1) if wanted else None
     adjusted = [row for row, each in enumerate(sequences) if is_adjusted(each)]
     if adjusted:
         adjust(logits_RV, sequences, adjusted, end_tokens)
-        peaks[adjusted], tokens[adjusted] = logits_RV[adjusted].max(-1)
+        peaks[adjusted], tokens[adjusted] = _peaks(logits_RV[adjusted])
     has_choice = peaks.isfinite().tolist()
     random = [
         row
@@ -57,11 +58,16 @@ def score(logprobs_RV: Tensor, tokens: Rows[TokenId], top: int) -> list[Logprob]
     chosen = logprobs_RV.gather(-1, index.unsqueeze(-1)).squeeze(-1).tolist()
     if not top:
         return [Logprob(token, value) for token, value in zip(tokens, chosen, strict=True)]
-    values, ids = (each.tolist() for each in logprobs_RV.topk(top, -1))
+    values, ids = (each.tolist() for each in likeliest(logprobs_RV, top))
     return [
         Logprob(token, value, tuple(zip(ids[row], values[row], strict=True)))
         for row, (token, value) in enumerate(zip(tokens, chosen, strict=True))
     ]
+
+
+def _peaks(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
+    values, ids = likeliest(logits_RV, 1)
+    return values[:, 0], ids[:, 0]
 
 
 def _sampling(sequence: Sequence) -> Sampling:

@@ -48,6 +48,7 @@ class TextRules:
     min_tokens: int = 0  # stop strings begin to count after these
     skip_special_tokens: bool = True
     keeps_stop: bool = False  # no_stop_trim: the match stays in the text
+    shown_tokens: frozenset[TokenId] = frozenset()  # special ones that are text all the same
 
 
 class ChoiceText:
@@ -58,6 +59,8 @@ class ChoiceText:
         self.completion_tokens = 0
         self._tokenizer = tokenizer
         self._rules = rules
+        hides = tokenizer.special_ids if rules.skip_special_tokens else frozenset()
+        self._hidden = hides - rules.shown_tokens if rules.shown_tokens else hides
         self._scan = StopScan(rules.stops, keeps_match=rules.keeps_stop) if rules.stops else None
         self._utf8 = _Utf8Decoder(errors="replace")
         self._utf8.decode(prompt_tail)
@@ -89,7 +92,7 @@ class ChoiceText:
         return self._scan.matched if self._scan else None
 
     def _take(self, token: TokenId, logprob: Logprob | None) -> str:
-        is_hidden = self._rules.skip_special_tokens and token in self._tokenizer.special_ids
+        is_hidden = token in self._hidden
         start = self._decoded
         text = self._utf8.decode(b"" if is_hidden else self._tokenizer.bytes_of(token))
         self._decoded += len(text)

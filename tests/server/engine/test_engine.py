@@ -306,12 +306,14 @@ async def test_the_watchdog_reports_a_step_that_hangs(capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.model
-async def test_smollm2_knows_the_capital_of_france() -> None:
-    """Alone, and among 32 others."""
+@pytest.mark.parametrize(("dtype", "others"), [("float32", 32), ("bfloat16", 0)])
+async def test_smollm2_knows_the_capital_of_france(dtype: str, others: int) -> None:
+    """In either number format, alone and among others that ask the like."""
     from tokenizers import Tokenizer
 
     folder = Path(__file__).parents[3] / ".cache/models/smollm2"
-    engine = engines.open(ServerSettings(max_total_tokens=8192), folder, Progress(), unexpected)
+    settings = ServerSettings.model_validate({"max_total_tokens": 8192, "dtype": dtype})
+    engine = engines.open(settings, folder, Progress(), unexpected)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def question(country: str) -> GenerateRequest:
@@ -321,14 +323,12 @@ async def test_smollm2_knows_the_capital_of_france() -> None:
             "<|im_start|>assistant\n"
         )
         return GenerateRequest(
-            country, tokenizer.encode(text).ids, Sampling(max_tokens=20, temperature=0.0)
+            country, tokenizer.encode(text).ids, Sampling(max_tokens=10, temperature=0.0)
         )
 
-    others = [question(f"{name}{index}") for index in range(8) for name in ("Peru", "Italy")]
-    alone = await answer(engine, question("France"))
-    among, *_ = await asyncio.gather(
-        *(answer(engine, each) for each in [question("France"), *others])
-    )
+    many = [question("France"), *(question(f"Italy {index}") for index in range(others))]
+    alone = await answer(engine, many[0])
+    among, *_ = await asyncio.gather(*(answer(engine, each) for each in many))
     await engine.close()
     assert tokenizer.decode(alone) == "The capital of France is Paris."
     assert among == alone

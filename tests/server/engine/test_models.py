@@ -74,11 +74,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def logits_of(folder: Path, cuts: list[int], page_size: int = 4) -> torch.Tensor:
+def logits_of(
+    folder: Path, cuts: list[int], page_size: int = 4, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     """Of PROMPT, computed in steps that end at `cuts`."""
-    decoder = Decoder(model.describe(files.config(folder)), torch.float32, 64)
+    decoder = Decoder(model.describe(files.config(folder)), dtype, 64)
     read_into(decoder.parameters(), folder, Progress())
-    pool = KvPool.zeros(decoder.description, 32, page_size, torch.float32)
+    pool = KvPool.zeros(decoder.description, 32, page_size, dtype)
     cache = PrefixCache(32, page_size)
     sequence = Sequence(GenerateRequest("", PROMPT, Sampling(1)), 0, 0.0, 0)
     sequence.holding = cache.hold(array("i"), 0, "")
@@ -123,6 +125,14 @@ def test_smollm2_is_the_model_that_hugging_face_runs() -> None:
     ours = logits_of(folder, [7, 8])
     assert (ours - expected).abs().max() < 1e-3
     assert (ours.argmax(-1) == expected.argmax(-1)).all()
+    rounded = logits_of(folder, [], dtype=torch.bfloat16)
+    assert divergence(expected, rounded) < 1e-3
+
+
+def divergence(expected: torch.Tensor, found: torch.Tensor) -> float:
+    """Kullback-Leibler, the mean over tokens."""
+    p, q = expected.log_softmax(-1), found.log_softmax(-1)
+    return float((p.exp() * (p - q)).sum(-1).mean())
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

@@ -15,6 +15,7 @@ from skirret_server.core import GenerateRequest, Grammar, Sampling
 from skirret_server.engine.stepper import bitmask
 from skirret_server.sampling.adjust import unpacked
 from skirret_server.sampling.choose import choose
+from skirret_server.sampling.likeliest import likeliest
 from skirret_server.sampling.sampler import sample
 from skirret_server.sampling.uniform import uniform
 from skirret_server.scheduler.sequence import Outcome, Sequence
@@ -209,6 +210,15 @@ def test_nan_fails_its_sequence_alone(sampling: Sampling) -> None:
     outcomes = sample(logits, [sequence(sampling, seed=seed) for seed in range(3)], ENDS)
     assert [outcome.error is None for outcome in outcomes] == [True, False, True]
     assert [outcome.token is None for outcome in outcomes] == [False, True, False]
+
+
+@pytest.mark.parametrize(("vocabulary", "count"), [(4096, 1), (4096, 40), (12_800, 5), (997, 9)])
+def test_the_likeliest_are_those_of_topk(vocabulary: int, count: int) -> None:
+    values = random_logits(3, vocabulary)
+    found, ids = likeliest(values, count)
+    expected, their_ids = values.topk(count)
+    assert torch.equal(found, expected)
+    assert torch.equal(ids, their_ids)
 
 
 def test_masks_unpack_bit_by_bit() -> None:

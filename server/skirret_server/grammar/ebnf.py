@@ -1,0 +1,162 @@
+"""EBNF as llama.cpp and SGLang write it, without recursion.
+
+    root  ::= "[" item ("," item)* "]"   # the text is what root matches
+    item  ::= [a-z]+ | "\\"" [^"]* "\\""
+
+Known: literals in double quotes, character classes, groups, `|`, `* + ?`, `{m,n}`, comments. A rule
+that reaches itself is refused: an automaton has no stack.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from skirret_server.grammar.errors import BadGrammar
+from skirret_server.grammar.regex import whole
+from skirret_server.grammar.syntax import Node, alt, repeat, seq
+
+_RULE = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_-]*)\s*::=", re.MULTILINE)
+_TOKEN = re.compile(
+    r"""\s*(?:\#[^\n]*(?:\n|$)\s*)*
+    (?:(?P<literal>"(?:[^"\\\n]|\\.)*")
+    |(?P<set>\[\^?(?:[^\]\\\n]|\\.)*\])
+    |(?P<name>[A-Za-z_][A-Za-z0-9_-]*)
+    |(?P<bounds>\{\s*\d+\s*(?:,\s*\d*\s*)?\})
+    |(?P<mark>[()|*+?.]))""",
+    re.VERBOSE,
+)
+_DEPTH = 100
+
+
+def grammar(text: str) -> Node:
+    """What the rule `root` matches. Raises BadGrammar."""
+    starts = list(_RULE.finditer(text))
+    if (
+        not starts
+        or text[: starts[0].start()].strip()
+        and not _is_comment(text[: starts[0].start()])
+    ):
+        raise BadGrammar("a grammar is a list of rules: name ::= …")
+    bodies: dict[str, str] = {}
+    for rule, following in zip(starts, [*starts[1:], None], strict=True):
+        if rule[1] in bodies:
+            raise BadGrammar(f"the rule '{rule[1]}' is there twice")
+        bodies[rule[1]] = text[rule.end() : following.start() if following else len(text)]
+    if "root" not in bodies:
+        raise BadGrammar("there is no rule 'root'")
+    return _Rules(bodies).node("root")
+
+
+class _Rules:
+    def __init__(self, bodies: Mapping[str, str]) -> None:
+        self._bodies = bodies
+        self._nodes: dict[str, Node] = {}
+        self._within: list[str] = []
+
+    def node(self, name: str) -> Node:
+        if name in self._within:
+            raise BadGrammar(f"the rule '{name}' reaches itself; recursion is not supported")
+        if name not in self._bodies:
+            raise BadGrammar(f"there is no rule '{name}'")
+        if name not in self._nodes:
+            self._within.append(name)
+            self._nodes[name] = _Body(name, self._bodies[name], self).node()
+            self._within.pop()
+        return self._nodes[name]
+
+
+class _Body:
+    """Reads the right side of one rule."""
+
+    def __init__(self, name: str, text: str, rules: _Rules) -> None:
+        self._name = name
+        self._rules = rules
+        self._tokens = self._split(text)
+        self._at = 0
+        self._depth = 0
+
+    def node(self) -> Node:
+        found = self._alternatives()
+        if self._at < len(self._tokens):
+            raise self._bad(f"unexpected '{self._tokens[self._at][1]}'")
+        return found
+
+    def _split(self, text: str) -> list[tuple[str, str]]:
+        tokens, at = [], 0
+        while rest := text[at:].strip():
+            if _is_comment(rest):
+                break
+            found = _TOKEN.match(text, at)
+            if not found or not found.lastgroup:
+                raise self._bad(f"can't read '{rest[:20]}'")
+            tokens.append((found.lastgroup, found[found.lastgroup]))
+            at = found.end()
+        return tokens
+
+    def _alternatives(self) -> Node:
+        options = [self._sequence()]
+        while self._take("|"):
+            options.append(self._sequence())
+        return alt(options)
+
+    def _sequence(self) -> Node:
+        parts = []
+        while self._at < len(self._tokens) and self._tokens[self._at][1] not in ("|", ")"):
+            parts.append(self._quantified(self._part()))
+        return seq(*parts)
+
+    def _part(self) -> Node:
+        kind, text = self._tokens[self._at]
+        self._at += 1
+        if kind == "literal":
+            return whole(_plain(text[1:-1]))
+        if kind == "set" or text == ".":
+            return whole(text)
+        if kind == "name":
+            return self._rules.node(text)
+        if text != "(":
+            raise self._bad(f"unexpected '{text}'")
+        self._depth += 1
+        if self._depth > _DEPTH:
+            raise self._bad(f"groups are nested more than {_DEPTH} deep")
+        inner = self._alternatives()
+        if not self._take(")"):
+            raise self._bad("missing ')'")
+        self._depth -= 1
+        return inner
+
+    def _quantified(self, part: Node) -> Node:
+        marks: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+        while self._at < len(self._tokens):
+            kind, text = self._tokens[self._at]
+            if kind == "bounds":
+                low, comma, high = text.strip("{} ").partition(",")
+                least = int(low)
+                most = (int(high) if high.strip() else None) if comma else least
+                if most is not None and most < least:
+                    raise self._bad(f"bad repetition {text}")
+            elif kind == "mark" and text in marks:
+                least, most = marks[text]
+            else:
+                break
+            self._at += 1
+            part = repeat(part, least, most)
+        return part
+
+    def _take(self, text: str) -> bool:
+        found = self._tokens[self._at : self._at + 1] == [("mark", text)]
+        self._at += found
+        return found
+
+    def _bad(self, reason: str) -> BadGrammar:
+        return BadGrammar(f"in rule '{self._name}': {reason}")
+
+
+def _plain(text: str) -> str:
+    """A literal as a pattern: its escapes are those of patterns, its other signs plain."""
+    return re.sub(r"(\\.)|([^\w\s])", lambda m: m[1] or "\\" + m[2], text, flags=re.DOTALL)
+
+
+def _is_comment(text: str) -> bool:
+    return all(line.strip() == "" or line.strip().startswith("#") for line in text.splitlines())
