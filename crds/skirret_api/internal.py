@@ -29,6 +29,6 @@ TENANTS_DIR = "/etc/skirret/tenants"  # gateway, operator: <namespace>.store.jso
 TENANT_DIR = "/etc/skirret/tenant"  # worker: store.json, token; server: token alone
 TENANT_SECRET = "skirret-tenant"  # the Secret of one namespace, with keys store.json and token
 
-# The last line of a process that gives up: FATAL + {"reason": CamelCase, "message": text}. Kubernetes
-# carries it to the pod's status (terminationMessagePolicy), the operator to the CR's.
+# The last line of a process that gives up: FATAL + {"reason": CamelCase, "message": text}.
+# Kubernetes carries it to the pod's status (terminationMessagePolicy), the operator to the CR's.
 FATAL = "skirret-fatal: "

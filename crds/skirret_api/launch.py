@@ -21,7 +21,9 @@ class ServerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     context_length: int | None = Field(
-        default=None, ge=1, description="Longest prompt and answer, in tokens; the model's by default"
+        default=None,
+        ge=1,
+        description="Longest prompt and answer, in tokens; the model's by default",
     )
     max_running_requests: int = Field(
         default=64, ge=1, le=4096, description="Sequences decoded together"
@@ -60,7 +62,8 @@ class ServerSettings(BaseModel):
         default="info", description="How much the log tells"
     )
     log_requests: bool = Field(
-        default=False, description="One line for every request: id, counts and times, never its text"
+        default=False,
+        description="One line for every request: id, counts and times, never its text",
     )
 
 

@@ -8,6 +8,7 @@ from skirret_local.installation import KubectlFailed, Site, until
 from skirret_local.manifests import batch_job, inference_model
 
 SAID_WITHIN = 15
+STARTING = 30  # what a process may take until it fails; the 15 s count from then on
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_a_model_that_cannot_start_says_why(
         return condition if condition.get("reason") == reason else None
 
     try:
-        condition = until(f"{name} says {reason}", said, within=SAID_WITHIN)
+        condition = until(f"{name} says {reason}", said, within=STARTING + SAID_WITHIN)
         assert condition["status"] == "False"
         assert words in condition["message"]
         assert reason in site.kubectl("get", "inferencemodel", name)
