@@ -188,7 +188,7 @@ async def test_the_grammars_end_wins_over_ignore_eos(real: Any) -> None:
 async def test_what_must_be_escaped_is(real: Any) -> None:
     """G34"""
     values = ['a"b', "c\\d", "e\nf"]
-    answer = await real.both(response_format=schema_format({"enum": values}), temperature=1)
+    answer = await real.both(response_format=schema_format({"enum": values}), temperature=1, seed=2)
     assert json.loads(content(answer)) in values
 
 
