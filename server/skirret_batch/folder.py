@@ -15,7 +15,7 @@ import secrets
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -145,7 +145,11 @@ class Folder:
         def write() -> Part:
             folder = self._upload(upload)
             (folder / "key").stat()
-            os.replace(self._temporary(data), folder / f"{number:05d}")
+            temporary = self._temporary(data)
+            try:
+                os.replace(temporary, folder / f"{number:05d}")
+            finally:
+                temporary.unlink(missing_ok=True)
             return Part(number, sha256(data).hexdigest(), len(data))
 
         return await self._do(key, write)
@@ -158,9 +162,12 @@ class Folder:
 
     async def uploads(self, prefix: str) -> AsyncIterator[PendingUpload]:
         def found() -> Sequence[PendingUpload]:
-            folders = sorted((self._own / "uploads").glob("*/key"))
-            pending = [(f.read_text(), f.parent.name, f.stat().st_mtime) for f in folders]
-            return [PendingUpload(*each) for each in pending if each[0].startswith(prefix)]
+            pending = []
+            for file in sorted((self._own / "uploads").glob("*/key")):
+                with suppress(FileNotFoundError):  # completed or aborted since
+                    key, started = file.read_text(), file.stat().st_mtime
+                    pending.append(PendingUpload(key, file.parent.name, started))
+            return [each for each in pending if each.key.startswith(prefix)]
 
         for upload in await self._do(prefix, found):
             yield upload
@@ -197,8 +204,9 @@ class Folder:
         for name in ("locks", "tmp", "uploads"):
             (self._own / name).mkdir(parents=True, exist_ok=True)
         for file in (self._own / "tmp").iterdir():
-            if file.stat().st_mtime < time.time() - _ABANDONED:
-                file.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # a write of another process, done since
+                if file.stat().st_mtime < time.time() - _ABANDONED:
+                    file.unlink()
         os.unlink(self._temporary(b"a write"))
 
     @contextmanager

@@ -91,3 +91,19 @@ async def test_a_file_uri_inside_names_its_key(tmp_path: Path) -> None:
     assert store.key_of(f"file://{tmp_path}/in/") == "in/"
     with pytest.raises(StoreRefused):
         store.key_of(f"file://{tmp_path}/../x")
+
+
+async def test_a_probe_and_a_list_of_uploads_stand_the_writes_of_others(folder: Folder) -> None:
+    await folder.probe()
+
+    async def write(name: str) -> None:
+        for _ in range(40):
+            await folder.put(name, b"x")
+            await folder.abort(name, await folder.begin(name))
+
+    async def look() -> None:
+        for _ in range(60):
+            await folder.probe()
+            assert all([pending.key in "abc" async for pending in folder.uploads("")])
+
+    await asyncio.gather(*map(write, "abc"), look(), look())
