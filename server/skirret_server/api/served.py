@@ -27,7 +27,8 @@ class Served:
     created: int = 0  # seconds since the epoch: when it was loaded
 
     def answers_to(self, name: str) -> bool:
-        return name in self.names or name == ALIAS
+        """The path too: who starts a server with a path calls its model by it, as with SGLang."""
+        return name in self.names or name in (ALIAS, self.path)
 
     @property
     def limit(self) -> int:

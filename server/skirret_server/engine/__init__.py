@@ -57,13 +57,15 @@ def open(  # noqa: A001 (read as engine.open)
     from skirret_server.engine.runner import ModelRunner
     from skirret_server.load.checkpoint import read_into
     from skirret_server.model.decoder import Decoder
+    from skirret_server.model.weights import Weights
     from skirret_server.scheduler.scheduler import Limits, Scheduler
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(machine.cores())
     precision = getattr(torch, dtype)
-    decoder = Decoder(description, precision, size.context)
-    read_into(decoder.parameters(), folder, progress)
+    weights = Weights(description, precision)
+    read_into(weights.parameters(), folder, progress)
+    decoder = Decoder(weights, size.context)
     pool = KvPool.zeros(description, size.pages, settings.page_size, precision)
     info = ModelInfo(
         vocab_size=description.vocabulary,

@@ -18,15 +18,15 @@ from skirret_server.load.checkpoint import read_into
 from skirret_server.load.errors import BrokenCheckpoint, DoesNotFit, SourceNotFound
 from skirret_server.load.fit import fit
 from skirret_server.load.progress import Progress
-from skirret_server.model.decoder import Decoder
+from skirret_server.model.weights import Weights
 
 Copy = Callable[..., Path]
 
 
-def loaded(folder: Path, progress: Progress | None = None) -> Decoder:
-    decoder = Decoder(model.describe(files.config(folder)), torch.float32, 16)
-    read_into(decoder.parameters(), folder, progress or Progress())
-    return decoder
+def loaded(folder: Path, progress: Progress | None = None) -> Weights:
+    weights = Weights(model.describe(files.config(folder)), torch.float32)
+    read_into(weights.parameters(), folder, progress or Progress())
+    return weights
 
 
 def test_every_tensor_finds_its_place(tiny: Path) -> None:
@@ -68,8 +68,8 @@ def test_a_tied_model_needs_no_head_and_bears_one(copy_of_tiny: Copy) -> None:
     folder = copy_of_tiny()
     config = {**files.config(folder), "tie_word_embeddings": True}
     (folder / "config.json").write_text(json.dumps(config))
-    decoder = loaded(folder)
-    assert decoder.head is decoder.embedding
+    weights = loaded(folder)
+    assert weights.head is weights.embedding
     rewrite(folder, lambda stored: stored.pop("lm_head.weight"))
     loaded(folder)
 

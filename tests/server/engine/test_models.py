@@ -20,6 +20,7 @@ from skirret_server.load.checkpoint import read_into
 from skirret_server.load.errors import UnsupportedModel
 from skirret_server.load.progress import Progress
 from skirret_server.model.decoder import Decoder
+from skirret_server.model.weights import Weights
 from skirret_server.scheduler.sequence import Row, Sequence
 
 PROMPT = [5, 17, 3, 99, 42, 7, 7, 61, 12, 80, 33, 2, 54, 90, 21, 8, 66, 19, 71]
@@ -78,8 +79,9 @@ def logits_of(
     folder: Path, cuts: list[int], page_size: int = 4, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     """Of PROMPT, computed in steps that end at `cuts`."""
-    decoder = Decoder(model.describe(files.config(folder)), dtype, 64)
-    read_into(decoder.parameters(), folder, Progress())
+    weights = Weights(model.describe(files.config(folder)), dtype)
+    read_into(weights.parameters(), folder, Progress())
+    decoder = Decoder(weights, 64)
     pool = KvPool.zeros(decoder.description, 32, page_size, dtype)
     cache = PrefixCache(32, page_size)
     sequence = Sequence(GenerateRequest("", PROMPT, Sampling(1)), 0, 0.0, 0)
