@@ -52,7 +52,7 @@ test-unit: setup model ## The tests that need no cluster and no store
 
 .PHONY: serve
 serve: environment model ## Serve the small model in one process: no Kubernetes, no root
-	@$(PY) -m skirret_server serve $(MODEL) --served-model-name smollm2 $(FLAGS)
+	@$(PY) -m skirret_server serve $(MODEL) --served-model-name smollm2 --max-total-tokens 32768 $(FLAGS)
 
 .PHONY: model
 model: environment ## Make the test model; prints its folder as the last line

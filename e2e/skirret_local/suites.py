@@ -41,9 +41,9 @@ SUITES = {
         Suite(
             "unit",
             180,
-            [pytest("tests", "--ignore=tests/contract", "--ignore=tests/batch")],
+            [pytest("tests", *(f"--ignore=tests/{x}" for x in ("contract", "batch", "seeds")))],
         ),
-        Suite("contract", 300, [pytest("tests/contract")]),
+        Suite("contract", 300, [pytest("tests/contract", "tests/seeds")]),
         Suite("batch", 240, [pytest("tests/batch")]),
         Suite("e2e", 600, [pytest("e2e/tests", "-m", "not full")]),
         Suite("e2e-full", 3600, [pytest("e2e/tests")]),

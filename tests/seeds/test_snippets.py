@@ -47,7 +47,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     book = Notebook(notebook.free_port(), str(MODEL.resolve()))
     utils = ModuleType("sglang.utils")
     utils.__dict__.update(
-        execute_shell_command=notebook.execute_shell_command,
+        # Some snippets set no max_tokens, and a small model at temperature 1 may never stop.
+        execute_shell_command=lambda command: notebook.execute_shell_command(
+            f"{command} --context-length 640 --max-total-tokens 16384"
+        ),
         wait_for_server=notebook.wait_for_server,
         terminate_process=notebook.terminate_process,
         print_highlight=lambda text: book.printed.append(str(text)),
