@@ -439,7 +439,8 @@ JSON = st.recursive(
 async def test_any_value_of_any_parameter_is_answered_or_refused_by_name(
     saying: Any, name: str, value: Any
 ) -> None:
-    response = await saying("ok").chat(**{name: value})
+    # No max_tokens beside it: it may not differ from max_completion_tokens.
+    response = await saying("ok").chat(**{"max_tokens": None, name: value})
     assert response.status in (200, 400, 404)
     if response.status == 400:
         param = response.json()["error"]["param"]
