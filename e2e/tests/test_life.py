@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import openai
@@ -15,6 +16,8 @@ from skirret_local.manifests import inference_model
 def test_the_quickstart_needs_kubectl_alone(
     site: Site, figure: Callable[[str, float, float, str], None]
 ) -> None:
+    site.kubectl("delete", "inferencemodel", "smollm2", "--ignore-not-found")
+    until("no pod of it is left", lambda: not all_pods(site, "smollm2"), within=60)
     applied = time.monotonic()
     site.apply((ROOT / "examples/model.yaml").read_text())
     with site.client(max_retries=0, timeout=60) as client:
@@ -24,6 +27,11 @@ def test_the_quickstart_needs_kubectl_alone(
     site.kubectl("wait", "--for=condition=Ready", "inferencemodel/smollm2", "--timeout=30s")
     row = site.kubectl("get", "inferencemodels", "--no-headers")
     assert row.split()[:2] == ["smollm2", "True"]
+
+
+def all_pods(site: Site, model: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = site.get("pods", f"--selector=skirret.dev/model={model}")["items"]
+    return items
 
 
 def first_token(client: OpenAI, model: str) -> str | None:

@@ -44,4 +44,4 @@ def fit(description: Description, settings: ServerSettings, dtype: DType, memory
 
 
 def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
