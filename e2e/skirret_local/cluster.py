@@ -131,6 +131,9 @@ def volumes(namespace: str, layout: Layout | None = None) -> None:
             # It belongs to a claim of a namespace that is gone, and takes no other.
             kubectl("delete", "persistentvolume", volume["metadata"]["name"])
         kubectl.apply([volume, claim])
+    for name in folders:
+        bound = "--for=jsonpath={.status.phase}=Bound"
+        kubectl("wait", bound, f"persistentvolumeclaim/{name}", "-n", namespace, "--timeout=60s")
 
 
 def info(layout: Layout | None = None) -> Info:
