@@ -8,6 +8,7 @@ ApiError
 ├── TooLarge         413: a body or file over its limit
 ├── Overloaded       429: a queue is full; come back after `retry_after` seconds
 ├── Unavailable      503: loading, draining or nothing to answer; come back later
+│   └── BadGateway   502: the server ended while it had the request
 └── ServerFault      500: ours
 """
 
@@ -103,6 +104,13 @@ class Unavailable(ApiError):
         super().__init__(
             message, headers={"retry-after": str(min(retry_after, 120)), **(headers or {})}
         )
+
+
+class BadGateway(Unavailable):
+    """Not 503: a batch's worker tells a line that ends servers from servers that are away."""
+
+    status = 502
+    code = "bad_gateway"
 
 
 class ServerFault(ApiError):

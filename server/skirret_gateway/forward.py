@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from skirret_api import internal
-from skirret_api.errors import ApiError, InvalidRequest, ServerFault, Unavailable
+from skirret_api.errors import ApiError, BadGateway, InvalidRequest, ServerFault, Unavailable
 from skirret_gateway.caller import Caller
 from skirret_gateway.fleet import Fleet, Lease, Wish
 from skirret_gateway.headers import is_event_stream, is_json, lines, passing
@@ -266,7 +266,7 @@ def _no_answer(route: Route, error: Ended) -> ApiError:
     if isinstance(error, Silent):  # sent again, it would only keep another server busy
         message = f"The server of the model `{route.id}` took too long to answer."
         return Unavailable(message, headers={"x-should-retry": "false"})
-    return Unavailable(
+    return BadGateway(
         f"The server of the model `{route.id}` went away before it answered. Please try again."
     )
 

@@ -31,17 +31,21 @@ class FilesAndBatches:
         self._runner: Any = None
         self._running: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Resumes every batch of the folder that has not ended."""
+    async def start(self) -> asyncio.Task[None]:
+        """Resumes every batch of the folder that has not ended.
+
+        The task that works on them ends early only when it can't go on, as in a full folder.
+        """
         await asyncio.to_thread(self._open)
         self._running = asyncio.create_task(self._runner.run())
+        return self._running
 
     async def stop(self) -> None:
         """Leaves every batch so that the next server goes on with it."""
         if self._running is None:
             return
         self._runner.stop()
-        await self._running
+        await asyncio.wait({self._running})
 
     def _open(self) -> None:
         # Not at the top: fastapi and the stores take as long to import as all the rest.

@@ -21,6 +21,7 @@ import uvicorn
 
 from skirret_api import internal
 from skirret_api.launch import LaunchSettings
+from skirret_batch.store import StoreError
 from skirret_server.api.app import Access
 from skirret_server.api.application import application
 from skirret_server.api.lifecycle import Lifecycle
@@ -118,8 +119,7 @@ async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
         served = loading.result()
         try:
             await _open(lifecycle, served, started)
-            async with _batches(batches):
-                await stopping
+            async with _batches(batches, settings.file_storage_path, stopping):
                 log.info("draining", extra={"requests": lifecycle.running})
             await lifecycle.drain(settings.drain_timeout)
         finally:
@@ -128,13 +128,22 @@ async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
 
 
 @asynccontextmanager
-async def _batches(batches: FilesAndBatches | None) -> AsyncIterator[None]:
+async def _batches(
+    batches: FilesAndBatches | None, folder: str, stopping: asyncio.Future[Any]
+) -> AsyncIterator[None]:
+    """Works on batches until it is time to stop. Raises CannotServe."""
     if batches is None:
+        await stopping
         yield
         return
-    await batches.start()
     try:
+        working = await batches.start()
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
         yield
+    except (StoreError, OSError) as error:
+        raise CannotServe("StoreFailed", f"--file-storage-path {folder}: {error}") from error
     finally:
         await batches.stop()
 

@@ -34,7 +34,10 @@ class Notebook:
     def run(self, snippet: str) -> None:
         text = (SNIPPETS / f"{snippet}.snippet").read_text()
         text = text.replace("30000", str(self.port)).replace("0.0.0.0", "127.0.0.1")
+        before = self.names.get("client")
         exec(compile(text.replace(THEIR_MODEL, self.model), snippet, "exec"), self.names)
+        if before is not None and before is not self.names["client"]:
+            before.close()
 
     def said(self) -> str:
         text, self.printed[:] = "\n".join(self.printed), []
@@ -63,6 +66,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
         book.run("launch")
         yield book
         book.run("terminate")
+        book.names["client"].close()
     finally:
         os.chdir(before)
         del sys.modules["sglang.utils"], sys.modules["sglang"]

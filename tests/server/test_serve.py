@@ -271,6 +271,15 @@ def test_a_port_in_use_is_said(folder: Path, server: Process) -> None:
     assert process.popen.returncode == 1
 
 
+def test_a_storage_folder_that_cannot_be_used_is_said(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    flags = ("--files=on", f"--file-storage-path={tmp_path / 'file' / 'below'}")
+    with running(str(folder), *flags) as process:
+        _, stderr = process.popen.communicate(timeout=20)
+    assert json.loads(stderr.splitlines()[-1].removeprefix(FATAL))["reason"] == "StoreFailed"
+    assert process.popen.returncode == 1
+
+
 def test_logs_are_json_and_hold_no_text_of_requests(folder: Path) -> None:
     with running(str(folder), "--served-model-name=tiny", "--log-requests") as process:
         process.wait_for("/ready")
