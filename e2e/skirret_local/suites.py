@@ -41,7 +41,12 @@ SUITES = {
         Suite(
             "unit",
             180,
-            [pytest("tests", *(f"--ignore=tests/{x}" for x in ("contract", "batch", "seeds")))],
+            [
+                # One process per core, so one thread in each.
+                ["env", "OMP_NUM_THREADS=1"]
+                + pytest("tests", *(f"--ignore=tests/{x}" for x in ("contract", "batch", "seeds")))
+                + ["--numprocesses=2", "--dist=loadfile"]
+            ],
         ),
         Suite("contract", 300, [pytest("tests/contract", "tests/seeds")]),
         Suite("batch", 240, [pytest("tests/batch")]),
