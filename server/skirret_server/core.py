@@ -40,19 +40,23 @@ class Sampling:
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
 
 
+@dataclass(frozen=True, slots=True)
+class TokenSet:
+    """Some tokens of the vocabulary: `ids`, or all but those, whichever are fewer."""
+
+    ids: npt.NDArray[np.int64]
+    are_excluded: bool = False
+
+
 class Grammar(Protocol):
     """What may come next, for one sequence; the engine asks it before each token.
 
-    The mask wins over every bias. When `is_complete` and nothing else is allowed but an end token,
+    It wins over every bias. When `is_complete` and nothing else is allowed but an end token,
     the sequence finishes with "stop".
     """
 
-    def allowed(self) -> npt.NDArray[np.uint32]:
-        """The ids that may follow: bit `i % 32` of word `i // 32` is token i.
-
-        ceil(vocab_size / 32) words, little end first; read before the next call, never written.
-        End tokens are in it where the text may end.
-        """
+    def allowed(self) -> TokenSet:
+        """The tokens that may follow; end tokens are among them where the text may end."""
 
     def accept(self, token: TokenId) -> None:
         """Takes a token that `allowed` held; never an end token."""

@@ -150,7 +150,9 @@ async def _batches(
 
 async def _open(lifecycle: Lifecycle, served: Served, started: float) -> None:
     lifecycle.serve(served)
+    warming = asyncio.create_task(served.grammars.warm())
     await prove(lifecycle)
+    await warming
     seconds = round(time.monotonic() - started, 2)
     log.info("ready", extra={"models": served.names, "seconds": seconds})
 

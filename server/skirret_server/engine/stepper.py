@@ -10,9 +10,6 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from skirret_server.cache.check import check
 from skirret_server.core import (
     EngineError,
@@ -74,7 +71,6 @@ class Stepper(Generic[Reader]):
         self._runner = runner
         self._clock = clock
         self._end_tokens = info.eos_token_ids
-        self._end_mask = bitmask(info.eos_token_ids, info.vocab_size)
         self._seeds = random.Random(random_seed)
         self._clients: dict[Sequence, _Client[Reader]] = {}
         self._sequences: dict[Reader, Sequence] = {}
@@ -231,7 +227,7 @@ class Stepper(Generic[Reader]):
         if not grammar.is_complete():
             return False
         allowed = grammar.allowed()
-        return not (allowed & ~self._end_mask[: len(allowed)]).any()
+        return not allowed.are_excluded and self._end_tokens.issuperset(allowed.ids.tolist())
 
     def _fail(self, sequence: Sequence) -> None:
         self._failed += 1
@@ -242,9 +238,3 @@ class Stepper(Generic[Reader]):
     def _remove(self, sequence: Sequence, *, keep: bool = True) -> None:
         del self._sequences[self._clients.pop(sequence).reader]
         self._scheduler.remove(sequence, keep=keep)
-
-
-def bitmask(tokens: frozenset[TokenId], vocabulary: int) -> npt.NDArray[np.uint32]:
-    bits = np.zeros(-(-vocabulary // 32) * 32, np.uint8)
-    bits[[token for token in tokens if token < vocabulary]] = 1
-    return np.packbits(bits, bitorder="little").view(np.uint32)

@@ -19,6 +19,7 @@ from skirret_server.grammar.spec import Spec
 
 log = logging.getLogger("skirret.grammar")
 
+_SMALLEST = Spec.of("choice", ["a"])
 _GRACE = 2.0  # seconds beside the worker's own budget: to start, and to send the answer
 
 
@@ -40,15 +41,24 @@ class GrammarCompiler:
     def __init__(
         self, vocabulary: Callable[[], Vocabulary], budget: CompileBudget | None = None
     ) -> None:
-        """`vocabulary` is called once, when the first grammar is asked for."""
+        """`vocabulary` is called once, by `warm` or when the first grammar is asked for."""
         self._vocabulary = vocabulary
         self._budget = budget or CompileBudget()
-        self._masks: MaskCache | None = None
+        self._masks: asyncio.Task[MaskCache] | None = None
         self._cache: OrderedDict[Spec, Ready | GrammarError] = OrderedDict()
         self._cached_bytes = 0
         self._under_way: dict[Spec, asyncio.Task[Ready]] = {}
         self._idle: list[_Worker] = []
         self._slots = asyncio.Semaphore(self._budget.workers)
+
+    async def warm(self) -> None:
+        """Gets ready for the first grammar, which else waits for a process to start."""
+        await self._ready_masks()
+        try:
+            async with self._slots:
+                await self._made(_SMALLEST)
+        except (GrammarError, OSError) as error:
+            log.warning("no grammar can be compiled yet", extra={"cause": str(error)})
 
     async def compile(self, spec: Spec) -> Ready:
         """Raises GrammarError. Cancelling one caller leaves the others their result."""
@@ -73,12 +83,17 @@ class GrammarCompiler:
         self._idle.clear()
 
     async def _compile(self, spec: Spec) -> Ready:
-        if self._masks is None:
-            vocabulary = await asyncio.to_thread(self._vocabulary)
-            self._masks = self._masks or MaskCache(vocabulary)
         async with self._slots:
             made = await self._made(spec)
-        return Ready(CompiledGrammar(made.automaton, self._masks), made.unenforced)
+        return Ready(CompiledGrammar(made.automaton, await self._ready_masks()), made.unenforced)
+
+    async def _ready_masks(self) -> MaskCache:
+        if self._masks is None:
+            self._masks = asyncio.create_task(asyncio.to_thread(self._make_masks))
+        return await asyncio.shield(self._masks)
+
+    def _make_masks(self) -> MaskCache:
+        return MaskCache(self._vocabulary())
 
     async def _made(self, spec: Spec) -> Made:
         worker = self._idle.pop() if self._idle else await _Worker.start(self._budget)

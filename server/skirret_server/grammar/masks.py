@@ -1,4 +1,4 @@
-"""Which tokens an automaton lets follow: one bitmask a state, made when it is first asked for."""
+"""Which tokens an automaton lets follow: one set a state, made when it is first asked for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from skirret_server.core import TokenId
+from skirret_server.core import TokenId, TokenSet
 from skirret_server.grammar.automaton import DEAD, START, Automaton
-
-Mask = npt.NDArray[np.uint32]
 
 # Longer tokens are never allowed: they are separators and filler, and cost every mask time.
 _LONGEST = 48  # bytes
+_ENTRY = 500  # bytes that a set takes beside its ids
 
 
 class Vocabulary:
@@ -25,35 +24,29 @@ class Vocabulary:
         self, tokens: Sequence[bytes], special: Iterable[TokenId], end_tokens: Iterable[TokenId],
         size: int,
     ) -> None:  # fmt: skip
-        """`size`: of the model's vocabulary; special tokens are in no text."""
-        excluded = frozenset(special)
-        usable = [
-            (data, token)
-            for token, data in enumerate(tokens[:size])
-            if 0 < len(data) <= _LONGEST and token not in excluded
-        ]
-        usable.sort(key=lambda one: len(one[0]), reverse=True)
+        """`size`: of the model's vocabulary; special and end tokens are in no text."""
+        excluded = frozenset(special).union(end_tokens)
+        lengths = np.fromiter(map(len, tokens[:size]), np.int64)
+        lengths[[token for token in excluded if token < len(lengths)]] = 0
+        lengths[lengths > _LONGEST] = 0
+        ids = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
         self.bytes_of = tokens
         self.end_tokens = frozenset(end_tokens)
-        self.words = (size + 31) // 32
-        self._ids = np.array([token for _, token in usable], np.int64)
-        longest = len(usable[0][0]) if usable else 0
-        lengths = np.array([len(data) for data, _ in usable], np.int64)
-        self._columns = []
-        for column in range(longest):
-            tall = int(np.count_nonzero(lengths > column))
-            self._columns.append(np.array([data[column] for data, _ in usable[:tall]], np.uint8))
-        self._ends = np.zeros(self.words, np.uint32)
-        for token in self.end_tokens:
-            self._ends[token // 32] |= np.uint32(1 << (token % 32))
+        self.size = size
+        self._ids = ids
+        self._columns = _columns([tokens[token] for token in ids.tolist()])
+        self._ends = np.array(sorted(self.end_tokens), np.int64)
 
-    def mask(self, automaton: Automaton, state: int) -> Mask:
-        """Bit `i % 32` of word `i // 32` is token i; end tokens where the text may end."""
-        mask = self._packed(self._ids[self._alive(automaton, state)])
+    def allowed(self, automaton: Automaton, state: int) -> TokenSet:
+        """Those after which the text can still match; end tokens where it may end."""
+        ids = self._ids[self._alive(automaton, state)]
         if automaton.accepts[state]:
-            mask |= self._ends
-        mask.flags.writeable = False
-        return mask
+            ids = np.concatenate([ids, self._ends])
+        if 2 * len(ids) <= self.size:
+            return TokenSet(ids)
+        is_out = np.ones(self.size, bool)
+        is_out[ids] = False
+        return TokenSet(np.flatnonzero(is_out), are_excluded=True)
 
     def _alive(self, automaton: Automaton, state: int) -> npt.NDArray[np.int64]:
         """Rows of the tokens that lead to a state that isn't dead."""
@@ -76,30 +69,39 @@ class Vocabulary:
             rows, states = rows[alive], states[alive]
         return np.concatenate([*done, rows])
 
-    def _packed(self, ids: npt.NDArray[np.int64]) -> Mask:
-        bits = np.zeros(self.words * 32, np.uint8)
-        bits[ids] = 1
-        return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32, copy=False)
+
+def _columns(rows: Sequence[bytes]) -> list[npt.NDArray[np.uint8]]:
+    """The first byte of each row, then the second of those that have one, and so on."""
+    text = np.frombuffer(b"".join(rows), np.uint8)
+    lengths = np.fromiter(map(len, rows), np.int64)
+    starts = np.cumsum(lengths) - lengths
+    longest = int(lengths[0]) if len(rows) else 0
+    return [text[starts[lengths > column] + column] for column in range(longest)]
 
 
 class MaskCache:
-    """The masks asked for last, of all grammars together, within a number of bytes."""
+    """The sets asked for last, of all grammars together, within a number of bytes."""
 
     def __init__(self, vocabulary: Vocabulary, most_bytes: int = 64 << 20) -> None:
         self.vocabulary = vocabulary
-        self._most = max(1, most_bytes // (4 * vocabulary.words))
-        self._masks: OrderedDict[tuple[int, int], Mask] = OrderedDict()
+        self._room = most_bytes
+        self._sets: OrderedDict[tuple[int, int], TokenSet] = OrderedDict()
 
-    def get(self, grammar: int, automaton: Automaton, state: int) -> Mask:
+    def get(self, grammar: int, automaton: Automaton, state: int) -> TokenSet:
         key = (grammar, state)
-        mask = self._masks.get(key)
-        if mask is None:
-            mask = self._masks[key] = self.vocabulary.mask(automaton, state)
-            if len(self._masks) > self._most:
-                self._masks.popitem(last=False)
+        found = self._sets.get(key)
+        if found is None:
+            found = self._sets[key] = self.vocabulary.allowed(automaton, state)
+            self._room -= _bytes(found)
+            while self._room < 0 and len(self._sets) > 1:
+                self._room += _bytes(self._sets.popitem(last=False)[1])
         else:
-            self._masks.move_to_end(key)
-        return mask
+            self._sets.move_to_end(key)
+        return found
+
+
+def _bytes(tokens: TokenSet) -> int:
+    return tokens.ids.nbytes + _ENTRY
 
 
 _numbers = count()
@@ -124,7 +126,7 @@ class AutomatonGrammar:
         self._compiled = compiled
         self._state = state
 
-    def allowed(self) -> Mask:
+    def allowed(self) -> TokenSet:
         compiled = self._compiled
         return compiled.masks.get(compiled.number, compiled.automaton, self._state)
 

@@ -18,7 +18,9 @@ from skirret_server.grammar.errors import GrammarError, TooComplex
 from skirret_server.grammar.making import Made, make
 from skirret_server.grammar.spec import Spec
 
-_NICE = 10  # what is being generated comes first
+# What is being generated comes first; but at 10, beside busy threads, a grammar takes ten times as
+# long.
+_NICE = 5
 _RECURSION = 20_000  # trees are deep; their depth is bounded where they are made
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skirret_server.core import Sampling, TokenId
+from skirret_server.core import Sampling, TokenId, TokenSet
 from skirret_server.scheduler.sequence import Sequence
 
 # R rows, V vocabulary, E entries that change
@@ -41,16 +41,25 @@ def adjust(
         if sequence.generated < sampling.min_tokens:
             logits_V[sorted(end_tokens | sampling.stop_token_ids)] = -torch.inf
         if sequence.grammar is not None:
-            forbidden = ~unpacked(sequence.grammar.allowed(), len(logits_V))
-            logits_V.masked_fill_(forbidden.to(logits_V.device), -torch.inf)
+            _restrict(logits_V, sequence.grammar.allowed())
 
 
-def unpacked(mask: np.ndarray[tuple[int], np.dtype[np.uint32]], vocabulary: int) -> Tensor:
-    """A bitmask as booleans; ids beyond its end are not allowed."""
-    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:vocabulary]
-    allowed = torch.from_numpy(bits).to(torch.bool)
-    missing = vocabulary - len(allowed)
-    return torch.nn.functional.pad(allowed, (0, missing)) if missing else allowed
+def _restrict(logits_V: Tensor, allowed: TokenSet) -> None:
+    """By ids: masked_fill_ over a vocabulary takes ten times longer."""
+    if logits_V.device.type == "cpu":  # numpy has less to do before it begins
+        values, ids = logits_V.numpy(), allowed.ids
+        kept = values[ids]
+        if not allowed.are_excluded:
+            values.fill(-np.inf)
+        values[ids] = -np.inf if allowed.are_excluded else kept
+        return
+    index = torch.from_numpy(allowed.ids).to(logits_V.device)
+    if allowed.are_excluded:
+        logits_V[index] = -torch.inf
+    else:
+        kept_E = logits_V[index]
+        logits_V.fill_(-torch.inf)
+        logits_V[index] = kept_E
 
 
 def _is_penalised(sampling: Sampling) -> bool:

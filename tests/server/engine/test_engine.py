@@ -9,7 +9,6 @@ from contextlib import aclosing
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -24,9 +23,9 @@ from skirret_server.core import (
     Refused,
     Sampling,
     TokenId,
+    TokenSet,
 )
 from skirret_server.engine.engine import SteppingEngine
-from skirret_server.engine.stepper import bitmask
 from skirret_server.engine.watchdog import Watchdog
 from skirret_server.load.progress import Progress
 from skirret_server.scheduler.scheduler import Limits, Scheduler
@@ -139,9 +138,9 @@ class Spells:
         self.text = text
         self.at = 0
 
-    def allowed(self) -> npt.NDArray[np.uint32]:
-        nexts = {IM_END, END_OF_TEXT} if self.is_complete() else {self.text[self.at]}
-        return bitmask(frozenset(nexts), TINY_VOCABULARY)
+    def allowed(self) -> TokenSet:
+        nexts = [IM_END, END_OF_TEXT] if self.is_complete() else [self.text[self.at]]
+        return TokenSet(np.array(nexts, np.int64))
 
     def accept(self, token: int) -> None:
         assert token == self.text[self.at]

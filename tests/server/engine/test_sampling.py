@@ -11,9 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skirret_server.core import GenerateRequest, Grammar, Sampling
-from skirret_server.engine.stepper import bitmask
-from skirret_server.sampling.adjust import unpacked
+from skirret_server.core import GenerateRequest, Grammar, Sampling, TokenSet
 from skirret_server.sampling.choose import choose
 from skirret_server.sampling.likeliest import likeliest
 from skirret_server.sampling.sampler import sample
@@ -176,8 +174,8 @@ class OnlyTokens:
     def __init__(self, *tokens: int) -> None:
         self.tokens = frozenset(tokens)
 
-    def allowed(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-        return bitmask(self.tokens, 64)
+    def allowed(self) -> TokenSet:
+        return TokenSet(np.array(sorted(self.tokens), np.int64))
 
     def accept(self, token: int) -> None:
         assert token in self.tokens
@@ -187,6 +185,11 @@ class OnlyTokens:
 
     def copy(self) -> OnlyTokens:
         return self
+
+
+class AllBut(OnlyTokens):
+    def allowed(self) -> TokenSet:
+        return TokenSet(super().allowed().ids, are_excluded=True)
 
 
 def test_the_grammar_wins_over_every_bias() -> None:
@@ -221,10 +224,14 @@ def test_the_likeliest_are_those_of_topk(vocabulary: int, count: int) -> None:
     assert torch.equal(ids, their_ids)
 
 
-def test_masks_unpack_bit_by_bit() -> None:
-    allowed = unpacked(bitmask(frozenset({0, 31, 32, 63}), 64), 70)
-    assert allowed.nonzero().flatten().tolist() == [0, 31, 32, 63]
-    assert len(allowed) == 70
+def test_a_set_of_tokens_is_said_by_those_in_it_or_by_those_out_of_it() -> None:
+    logits = random_logits(2, 70)
+    made = [sequence(Sampling(9), grammar=OnlyTokens(3, 69)), sequence(greedy())]
+    made[1].grammar = AllBut(int(logits[1].argmax()))
+    expected = logits[1].topk(2).indices[1]
+    outcomes = sample(logits, made, ENDS)
+    assert outcomes[0].token in (3, 69)
+    assert outcomes[1].token == expected
 
 
 def test_random_numbers_depend_on_seed_and_position_alone_and_look_uniform() -> None:

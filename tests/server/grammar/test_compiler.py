@@ -44,6 +44,25 @@ async def test_a_grammar_is_compiled_once_for_all_who_ask(compiling: Compiling) 
     assert await compiler.compile(spec) is first
 
 
+async def test_a_warm_compiler_has_its_masks_and_a_worker_that_has_started(
+    compiling: Compiling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = compiling()
+    await asyncio.gather(compiler.warm(), compiler.warm())
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", None)
+    compiler._vocabulary = None  # type: ignore[assignment]
+    assert (await compiler.compile(Spec.of("regex", "a"))).grammar.start().allowed().ids.size
+
+
+async def test_a_compiler_that_can_not_be_warmed_says_so_when_it_is_asked(
+    compiling: Compiling,
+) -> None:
+    compiler = compiling(memory=1)
+    await compiler.warm()
+    with pytest.raises(TooComplex, match="memory"):
+        await compiler.compile(HUGE)
+
+
 async def test_a_refusal_is_remembered_too(compiling: Compiling) -> None:
     compiler = compiling()
     errors = []
@@ -60,7 +79,7 @@ async def test_what_takes_too_long_is_refused_and_the_next_one_compiled(
     compiler = compiling(seconds=0.3)
     with pytest.raises(TooComplex):
         await compiler.compile(SLOW)
-    assert (await compiler.compile(Spec.of("choice", ["a"]))).grammar.start().allowed().any()
+    assert (await compiler.compile(Spec.of("choice", ["a"]))).grammar.start().allowed().ids.size
 
 
 async def test_what_needs_too_much_memory_is_refused_and_the_next_one_compiled(
@@ -77,7 +96,7 @@ async def test_a_caller_that_leaves_does_not_spoil_it_for_the_others(compiling: 
     leaving, staying = (asyncio.create_task(compiler.compile(spec)) for _ in range(2))
     await asyncio.sleep(0)
     leaving.cancel()
-    assert (await staying).grammar.start().allowed().any()
+    assert (await staying).grammar.start().allowed().ids.size
 
 
 async def test_the_cache_forgets_what_was_used_longest_ago(compiling: Compiling) -> None:
