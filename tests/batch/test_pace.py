@@ -15,24 +15,24 @@ def round_of_answers(pace: Pace, now: float, load: Load | None, seconds: float =
 
 
 def test_it_doubles_each_round_until_the_most() -> None:
-    pace, now, rooms = Pace(50), 0.0, []
+    pace, now, rooms = Pace(400), 0.0, []
     for _ in range(5):
         rooms.append(pace.room(now))
         now = round_of_answers(pace, now, FREE)
-    assert rooms == [4, 8, 16, 32, 50]
+    assert rooms == [32, 64, 128, 256, 400]
 
 
 def test_it_stands_still_while_requests_wait_in_the_server() -> None:
     pace = Pace(50)
     now = round_of_answers(pace, 0.0, FULL)
-    assert pace.room(now) == 4
+    assert pace.room(now) == 32
 
 
 def test_it_grows_by_one_a_round_once_the_server_was_full() -> None:
     pace = Pace(50)
     now = round_of_answers(pace, 0.0, FULL)
     now = round_of_answers(pace, now, FREE)
-    assert 4 <= pace.room(now) <= 5
+    assert 32 <= pace.room(now) <= 33
 
 
 def test_it_gives_way_once_a_round_when_a_crowd_comes() -> None:
@@ -46,13 +46,13 @@ def test_it_gives_way_once_a_round_when_a_crowd_comes() -> None:
 
 def test_429_halves_once_and_rests_as_long_as_it_says() -> None:
     pace, now = Pace(100), 0.0
-    for _ in range(3):
+    for _ in range(2):
         now = round_of_answers(pace, now, FREE)
     sent = now
     for _ in range(10):
         pace.refused(now + 0.1, sent, 3.0)
     assert pace.room(now + 2) == 0
-    assert pace.room(now + 3.2) == 16
+    assert pace.room(now + 3.2) == 50
 
 
 def test_a_server_that_is_away_is_asked_by_one_with_growing_pauses() -> None:
@@ -63,9 +63,19 @@ def test_a_server_that_is_away_is_asked_by_one_with_growing_pauses() -> None:
         now += pauses[-1]
         assert pace.room(now) == 1
     assert pauses == sorted(pauses)
-    assert pauses[-1] == 30.0
+    assert pauses[-1] == 10.0
+
+
+def test_a_server_that_is_back_gets_half_of_what_it_carried_at_once() -> None:
+    pace, now = Pace(1000), 0.0
+    for _ in range(3):
+        now = round_of_answers(pace, now, FREE)
+    carried = pace.room(now)
+    for _ in range(3):
+        pace.away(now, now, None)
+        now += pace.wait(now)
     pace.answered(now + 1, 1, 10, FREE)
-    assert pace.room(now + 1) == 2
+    assert pace.room(now + 1) == carried // 2 + 1
 
 
 def test_many_requests_cut_at_once_are_one_absence() -> None:
@@ -75,8 +85,10 @@ def test_many_requests_cut_at_once_are_one_absence() -> None:
     assert pace.wait(10.0) == 0.5
 
 
-def test_it_does_not_grow_while_answers_are_slow() -> None:
-    pace = Pace(100)
+def test_it_does_not_grow_while_answers_are_slow_unless_the_server_says_it_is_free() -> None:
+    pace = Pace(500)
     now = round_of_answers(pace, 0.0, None, seconds=1.0)
     now = round_of_answers(pace, now, None, seconds=9.0)
-    assert pace.room(now) == 8
+    assert pace.room(now) == 64
+    now = round_of_answers(pace, now, FREE, seconds=9.0)
+    assert pace.room(now) == 128

@@ -125,6 +125,17 @@ async def test_a_replacement_takes_over_at_once_but_only_what_it_found_at_its_st
     assert await replacement.claim() is None
 
 
+async def test_a_replacement_does_not_wait_for_a_lease_that_was_renewed_under_its_eyes(
+    store: BatchStore, clock: Clock
+) -> None:
+    leaving = await claimed(board(store, clock, "0", "w1"))
+    replacement = board(store, clock, "0", "w2")
+    await replacement.look()
+    clock.now += SETTINGS.renew_after
+    await leaving.tend()
+    assert (await claimed(replacement)).number == 0
+
+
 async def test_a_released_shard_is_anybodys(store: BatchStore, clock: Clock) -> None:
     shard = await claimed(board(store, clock, "0"))
     await shard.release()

@@ -152,7 +152,12 @@ async def test_the_first_health_check_generates_and_only_then_is_it_ready(saying
 
 async def test_the_gateways_word_counts_only_beside_its_token(saying: Any, chat: Any) -> None:
     server = saying("ok", access=Access(api_key="k", internal_token="secret"))
-    said = {internal.LANE: "batch", internal.SERVED_NAME: "team/model", internal.DEADLINE: "99"}
+    said = {
+        internal.LANE: "batch",
+        internal.SERVED_NAME: "team/model",
+        internal.DEADLINE: "99",
+        internal.OWNER: "team",
+    }
     key = {"authorization": "Bearer k"}
     response = await server.post(CHAT, chat(), {**said, **key, internal.TOKEN: "guess"})
     assert response.json()["model"] == "tiny"
@@ -162,6 +167,7 @@ async def test_the_gateways_word_counts_only_beside_its_token(saying: Any, chat:
     assert response.json()["model"] == "team/model"
     assert server.engine.requests[-1].lane == "batch"
     assert server.engine.requests[-1].deadline == 99
+    assert server.engine.requests[-1].tenant == "team"
     usage = response.json()["usage"]
     assert response.headers[internal.USAGE] == f"{usage['prompt_tokens']},0,2"
     assert response.headers[internal.LOAD] == "0,0,0.000"

@@ -17,7 +17,7 @@ class WorkerSettings:
     retry_first: float = 0.5
     retry_longest: float = 30.0
     rest_first: float = 0.5  # when nobody answers at all
-    rest_longest: float = 30.0
+    rest_longest: float = 10.0
     answer_timeout: float = 3600.0
 
     shard_lines: int = 2000

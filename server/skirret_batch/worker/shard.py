@@ -10,7 +10,7 @@ its own, and taking too early is safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
@@ -267,6 +267,8 @@ class Board:
             blob = await self._store.get(entry.key)
             manifest = Manifest.model_validate_json(blob.data)
             inherited = self._is_first_look and _replaces(self._holder, manifest.holder)
+            if seen is not None and seen.inherited and seen.manifest.holder == manifest.holder:
+                inherited = True  # the one we replace had one more write on its way
             self._seen[number] = _Seen(manifest, blob.etag, self._clock(), inherited)
         self._is_first_look = False
 
@@ -322,8 +324,6 @@ class Board:
             else:
                 etag = await self._store.put_if_match(key, _encode(after), seen.etag)
         except Changed:
-            if seen is not None:
-                self._seen[number] = replace(seen, inherited=False)
             return False
         self._seen[number] = _Seen(after, etag, self._clock())
         return True

@@ -134,16 +134,17 @@ class Completions:
         headers = {"x-ignored-params": ", ".join(ignored)} if ignored else {}
         if ready is not None and ready.unenforced:
             headers["x-unenforced"] = ", ".join(sorted(ready.unenforced))
-        if request.caller.is_internal:
-            headers[internal.LOAD] = load_header(generation)
         steps = self.steps(request, common.rid, generation)
         if common.stream:
             is_internal = request.caller.is_internal
+            if is_internal:
+                headers[internal.LOAD] = load_header(generation)
             return EventStream(_events(steps, generation.usage, shape, is_internal), headers)
         choices = await folded(steps, generation.work)
         if ask is not None and ask.best_of > common.n:
             choices = _best(choices, ask.best_of, common.n)
         if request.caller.is_internal:
+            headers[internal.LOAD] = load_header(generation)  # as it is now, not when it was asked
             headers[internal.USAGE] = usage_header(generation.usage)
         return Reply.of(shape.whole(choices, generation.usage), headers)
 
@@ -282,6 +283,7 @@ def _generation(
         lane="batch" if common.service_tier == "flex" else caller.lane,
         priority=common.priority,
         deadline=caller.deadline,
+        tenant=caller.owner,
     )
     return Generation(served.engine, served.tokenizer, work)
 

@@ -159,6 +159,7 @@ class _NativeAsk:
             lane=request.caller.lane,
             priority=checked.get("priority", 0),
             deadline=request.caller.deadline,
+            tenant=request.caller.owner,
         )
 
     async def work(self, served: Served) -> Work:

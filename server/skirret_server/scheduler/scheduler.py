@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ class Limits:
     queued: int  # sequences that may wait, in each lane
     longest_prefix_first: bool = True
     age_bound: float = 2.0  # seconds after which a waiting sequence is not overtaken any more
-    batch_share: float = 0.25  # of a step's tokens, for batch prompts beside interactive work
+    batch_share: float = 1 / 16  # of a step's tokens, for batch work while people are about
+    people_window: float = 5.0  # seconds after their last work for which they are
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class _Draft:
 
     def _take(self, sequence: Sequence, count: int) -> None:
         self.room -= count
-        if is_batch(sequence) and not sequence.is_decoding:
+        if is_batch(sequence):
             self.batch_room -= count
 
 
@@ -76,6 +78,7 @@ class Scheduler:
         )
         self._batch = BatchLane()
         self._arrivals = 0
+        self._people_until = -math.inf
 
     @property
     def is_idle(self) -> bool:
@@ -112,13 +115,12 @@ class Scheduler:
 
     def plan(self, now: float) -> Step:
         """The next step; without rows when there is nothing to do. Pages are taken here."""
-        room = self.limits.step_tokens
-        draft = _Draft(room, room, {})
+        draft = _Draft(self.limits.step_tokens, self._batch_room(now), {})
         for sequence in self._still_running():
-            if sequence.is_decoding and self._grow(sequence, draft):
+            if not sequence.is_decoding or draft.room_for(sequence) <= 0:
+                continue
+            if self._grow(sequence, draft):
                 draft.give(sequence)
-        if self._interactive or (self.running and not is_batch(self.running[0])):
-            draft.batch_room = int(room * self.limits.batch_share)
         self._continue_prompts("interactive", draft)
         if not self._interactive or (
             self._has_place("interactive") and self._admit(self._interactive.in_order(now), draft)
@@ -144,6 +146,20 @@ class Scheduler:
             elif is_batch(sequence):
                 self._batch.charge(sequence.request.tenant, 1)
         self._expectation.relax()
+
+    def _batch_room(self, now: float) -> int:
+        """Tokens of this step for the batch lane: none while somebody waits for a first token.
+
+        Whoever comes waits for the step that runs already, so steps stay short while people are
+        about, and for some time after.
+        """
+        people = [each for each in self.running if not is_batch(each)]
+        if self._interactive or people:
+            self._people_until = now + self.limits.people_window
+        if self._interactive or not all(each.is_decoding for each in people):
+            return 0
+        share = self.limits.batch_share if now < self._people_until else 1.0
+        return max(1, int(self.limits.step_tokens * share))
 
     def _continue_prompts(self, lane: Lane, draft: _Draft) -> None:
         for sequence in self.running:

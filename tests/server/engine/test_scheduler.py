@@ -255,12 +255,31 @@ def test_batch_work_is_never_admitted_before_waiting_interactive_work() -> None:
         w.step()
 
 
-def test_batch_prompts_take_a_share_of_the_step_beside_interactive_decodes() -> None:
-    w = world(pages=256)
-    w.add(request(b"chat", 50))
+def test_batch_work_takes_a_small_share_of_the_step_while_people_are_about() -> None:
+    w = world(pages=256, limits=Limits(step_tokens=32, running=8, queued=9))
+    chat = w.add(request(b"chat", 5))
     w.step()
-    w.add(request(bytes(100), 1, "batch"))
-    assert [row.count for row in w.step().rows] == [1, 8]
+    w.add(request(bytes(200), 1, "batch"))
+    assert [row.count for row in w.step().rows] == [1, 2]
+    while chat not in w.ended:
+        w.step()
+    assert [row.count for row in w.step().rows] == [2]
+    w.now += 5.0
+    assert [row.count for row in w.step().rows] == [32]
+
+
+def test_batch_work_stands_still_while_somebody_waits_for_a_first_token() -> None:
+    w = world(pages=256, limits=Limits(step_tokens=32, running=8, queued=9))
+    for each in range(4):
+        w.add(request([each] * 8, 20, "batch"))
+    assert len(w.step().rows) == 4
+    chat = w.add(request(bytes(64), 5))
+    for _ in range(2):
+        assert [row.sequence for row in w.step().rows] == [chat]
+    assert len(w.step().rows) == 3
+    w.run()
+    assert len(w.ended) == 5
+    assert w.scheduler.retractions == 0
 
 
 def test_tenants_of_the_batch_lane_are_served_alike() -> None:
