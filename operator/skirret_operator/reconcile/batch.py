@@ -113,7 +113,7 @@ def _work(
     attempt = attempt_of(latest) + 1 if latest else 1
     queue = None if must_end else spec.queue_name
     return Plan(
-        apply=(job(batch, record, config, attempt, queue),),
+        apply=(job(batch, spec, record, config, attempt, queue),),
         delete=tuple(each for each in jobs if not is_going(each)),
     )
 
