@@ -222,7 +222,7 @@ class BatchJobStatus(Resource):
         default=[],
         description=(
             "Complete: every line has its result. Failed: it ended otherwise. Suspended: it waits"
-            " for spec.suspend to be taken back."
+            " for spec.suspend to be taken back. ExpiryAtRisk: it will hardly be done in time."
         ),
         json_schema_extra={
             "x-kubernetes-list-type": "map",

@@ -73,6 +73,12 @@ def attempt_of(live: Object) -> int:
     return int(live["metadata"].get("annotations", {}).get(ATTEMPT, "0"))
 
 
+def is_queued(live: Object) -> bool:
+    """Whether it waits for Kueue."""
+    labels = live["metadata"].get("labels", {})
+    return QUEUE_LABEL in labels and live["spec"].get("suspend") is True
+
+
 def custom_resource(namespace: str, record: Record) -> Object:
     """The BatchJob that stands for a record the API made."""
     batch = record.batch
