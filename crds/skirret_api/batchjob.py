@@ -72,9 +72,21 @@ class BatchOutput(Resource):
 
 
 class Notify(Resource):
-    url: str = Field(max_length=1024, description="Called with POST when the batch ends.")
+    """Who is told that the batch has ended, by OpenAI's webhook `batch.completed` and its like."""
+
+    url: str = Field(
+        max_length=1024,
+        description="Called with POST when the batch ends, again until it answers 2xx.",
+        json_schema_extra=rules(
+            rule("self.matches('^https?://[^/]+')", "write it as https://host/path")
+        ),
+    )
     secret_ref: SecretRef | None = Field(
-        default=None, description="Secret with the key that signs the call."
+        default=None,
+        description=(
+            "Secret with the key that signs the call, under `key`: whsec_… as OpenAI writes it, or"
+            " any text."
+        ),
     )
 
 
@@ -90,9 +102,7 @@ class BatchJobSpec(Resource):
             _fixed("parallelism"),
             _fixed("priority"),
             _fixed("metadata"),
-            # Asked for but not built yet: refused, never ignored.
-            rule("!has(self.storeSecretRef)", "not in this release", field="storeSecretRef"),
-            rule("!has(self.notify)", "not in this release", field="notify"),
+            _fixed("storeSecretRef"),
         )
     )
 
@@ -140,9 +150,14 @@ class BatchJobSpec(Resource):
         description="Kueue's queue for the workers' Job; of the next Job if edited.",
     )
     store_secret_ref: SecretRef | None = Field(
-        default=None, description="Another store for the URIs, with the key store.json."
+        default=None,
+        description=(
+            "Secret with another store that the URIs are in, under `store.json`. Can't be changed."
+        ),
     )
-    notify: Notify | None = Field(default=None, description="Whom to tell of the end.")
+    notify: Notify | None = Field(
+        default=None, description="Whom to tell of the end; of the next Job if edited."
+    )
     ttl_seconds_after_finished: int = Field(
         default=604800,
         ge=0,
@@ -207,7 +222,7 @@ class BatchJobStatus(Resource):
         default=[],
         description=(
             "Complete: every line has its result. Failed: it ended otherwise. Suspended: it waits"
-            " for spec.suspend to be taken back."
+            " for spec.suspend to be taken back. ExpiryAtRisk: it will hardly be done in time."
         ),
         json_schema_extra={
             "x-kubernetes-list-type": "map",

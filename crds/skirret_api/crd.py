@@ -57,6 +57,8 @@ def batch_jobs() -> Object:
             _column("Tok/s", ".status.progress.tokensPerSecond", kind="number"),
             _column("ETA", ".status.progress.eta"),
             _column("Age", ".metadata.creationTimestamp", kind="date"),
+            _column("Reason", '.status.conditions[?(@.type=="Complete")].reason', priority=1),
+            _column("Message", '.status.conditions[?(@.type=="Complete")].message', priority=1),
         ],
     )
 

@@ -27,6 +27,8 @@ OPERATOR_PORT = 8081
 # Where the chart mounts secrets, and the files in them.
 TENANTS_DIR = "/etc/skirret/tenants"  # gateway, operator: <namespace>.store.json, <namespace>.token
 TENANT_DIR = "/etc/skirret/tenant"  # worker: store.json, token; server: token alone
+NOTIFY_DIR = "/etc/skirret/notify"  # worker: key, of the Secret that a BatchJob's `notify` names
+URIS_DIR = "/etc/skirret/uris"  # worker: store.json, of a BatchJob's `storeSecretRef`
 TENANT_SECRET = "skirret-tenant"  # the Secret of one namespace, with keys store.json and token
 
 # The last line of a process that gives up: FATAL + {"reason": CamelCase, "message": text}.

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 class S3Store(BaseModel):
     """A bucket of any S3-compatible service, or a prefix in one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Errors are logged, and shown in a status: what is wrong may be the secret key.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     kind: Literal["s3"] = "s3"
     endpoint: str = Field(description="http(s)://host[:port]")
@@ -35,7 +36,9 @@ class FolderStore(BaseModel):
 
 
 StoreSettings = Annotated[S3Store | FolderStore, Field(discriminator="kind")]
-_SETTINGS: TypeAdapter[S3Store | FolderStore] = TypeAdapter(StoreSettings)
+_SETTINGS: TypeAdapter[S3Store | FolderStore] = TypeAdapter(
+    StoreSettings, config=ConfigDict(hide_input_in_errors=True)
+)
 
 
 def read_store_settings(path: Path) -> S3Store | FolderStore:

@@ -120,7 +120,7 @@ class Observer:
             service=service,
             revisions=revisions,
             pods=pods,
-            events=await self._events(namespace, hanging),
+            events=await self._events(namespace, filter(_hangs, hanging)),
             progress=await self._servers.progress(hanging),
             owners=owners,
         )
@@ -132,10 +132,11 @@ class Observer:
             return None
         labels = f"{meta.BATCH_LABEL}={name}"
         pods = await self._kube.list(POD, namespace, labels=labels)
+        jobs = await self._kube.list(JOB, namespace, labels=labels)
         return found, ObservedBatch(
-            jobs=await self._kube.list(JOB, namespace, labels=labels),
+            jobs=jobs,
             pods=pods,
-            events=await self._events(namespace, pods),
+            events=await self._events(namespace, filter(_hangs, pods) if pods else jobs),
         )
 
     async def _owners(self, found: Object) -> Mapping[str, str]:
@@ -143,24 +144,23 @@ class Observer:
             return {}
         return model.owners(await self._kube.list(MODEL, found["metadata"]["namespace"]))
 
-    async def _events(self, namespace: str, pods: Iterable[Object]) -> dict[str, str]:
-        """The last warning of each pod that is placed and has not come to start its container."""
+    async def _events(self, namespace: str, objects: Iterable[Object]) -> dict[str, str]:
+        """The last warning of each."""
         found = {}
-        for pod in pods:
-            if not _hangs(pod):
-                continue
-            uid = pod["metadata"]["uid"]
+        for each in objects:
+            uid = each["metadata"]["uid"]
             fields = f"involvedObject.uid={uid},type=Warning"
             events = await self._kube.list(EVENT, namespace, fields=fields)
-            telling = [each for each in events if each.get("reason") not in _NO_CAUSE]
+            telling = [event for event in events if event.get("reason") not in _NO_CAUSE]
             if telling:
                 last = max(telling, key=_time)
                 message = last.get("message", "")
-                found[pod["metadata"]["name"]] = f"{last['reason']}: {message}"
+                found[each["metadata"]["name"]] = f"{last['reason']}: {message}"
         return found
 
 
 def _hangs(pod: Object) -> bool:
+    """It is placed, and has not come to start its container."""
     status = pod.get("status", {})
     containers = status.get("containerStatuses", [])
     waits = [each.get("state", {}).get("waiting", {}).get("reason") for each in containers]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from skirret_api.meta import GROUP
 from skirret_cli import edits
+from skirret_cli.batches import command as batches
 from skirret_cli.cluster import Cluster, ClusterError, Kubectl
 from skirret_cli.why import explain
 
@@ -24,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Replaces this process, so that signals reach the server itself.
         os.execv(sys.executable, [sys.executable, "-m", "skirret_server", *given])
     options = _parser().parse_args(given)
+    if options.command == "batch":
+        return batches.run(options)
     flags = [f"--{name}={value}" for name in _KUBECTL_FLAGS if (value := getattr(options, name))]
     return carry_out(options.command, options.name, Kubectl(flags), lambda: datetime.now(UTC))
 
@@ -74,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("serve", help="serve a model in this process (skirret serve --help)")
+    batches.add_to(commands)
     for name, command in _COMMANDS.items():
         subparser = commands.add_parser(name, help=command.__doc__, description=command.__doc__)
         subparser.add_argument("name", metavar="NAME")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from skirret_api.tenants import FolderStore
 from skirret_batch import files
 from skirret_batch import record as records
 from skirret_batch.completions import Answer, Broken, Load, TimedOut, Unreachable
@@ -622,6 +623,19 @@ async def test_a_uri_may_name_a_prefix_with_compressed_parts(
     assert result.ids == [f"c{n}" for n in range(9)]
     copy = await folder.get(f"out/{record.id}_output.jsonl")
     assert copy.data.count(b"\n") == 9
+
+
+async def test_uris_may_be_in_another_store(
+    folder: Folder, tmp_path: Path, fast: WorkerSettings
+) -> None:
+    other = Folder(FolderStore(path=str(tmp_path / "other" / "store")), durable=False)
+    await other.put("in.jsonl", b"".join(numbered(4)))
+    record = by_uri(tmp_path / "other", "in.jsonl", output="out")
+    await records.create(folder, record)
+    ended = await Worker(folder, record.id, FakeCompletions(), fast, slot="0", uris=other).live()
+    assert (await outcome(folder, ended)).ids == [f"c{n}" for n in range(4)]
+    assert (await other.get(f"out/{record.id}_output.jsonl")).data.count(b"\n") == 4
+    assert [entry.key async for entry in other.list("batches/")] == []
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,33 @@ async def test_a_killed_worker_is_replaced(
         await eventually(lambda: api.get(JOB, NAMESPACE, "summaries-1") is None)
 
 
+async def test_a_job_whose_pods_are_refused_says_why(
+    api: ApiServer, operating: Operating, eventually: Eventually, job: Object
+) -> None:
+    api.put(job)
+    async with operating():
+        made = await eventually(lambda: api.get(JOB, NAMESPACE, "summaries-1"))
+        api.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": "summaries-1.1", "namespace": NAMESPACE},
+                "involvedObject": {"uid": made["metadata"]["uid"]},
+                "type": "Warning",
+                "reason": "FailedCreate",
+                "message": "exceeded quota: small",
+                "lastTimestamp": made["metadata"]["creationTimestamp"],
+            }
+        )
+        api.edit(JOB, NAMESPACE, "summaries-1", lambda body: body.update(status={"active": 0}))
+        await eventually(
+            lambda: (
+                "exceeded quota: small"
+                in [each["message"] for each in status(api, "summaries").get("conditions", [])]
+            )
+        )
+
+
 async def test_a_namespace_without_a_store_says_so(
     api: ApiServer, operating: Operating, eventually: Eventually, job: Object
 ) -> None:

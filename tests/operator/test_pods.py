@@ -84,6 +84,11 @@ GPU: Object = {
     "imagePullSecrets": [{"name": "registry"}],
 }
 
+SECRETS: Object = {
+    "storeSecretRef": {"name": "theirs"},
+    "notify": {"url": "https://example.com/hook", "secretRef": {"name": "hook"}},
+}
+
 
 @pytest.mark.parametrize(
     ("name", "made"),
@@ -91,6 +96,7 @@ GPU: Object = {
         ("server", server_pod()),
         ("server-with-everything", server_pod(GPU, **EVERYTHING)),
         ("worker", worker_pod()),
+        ("worker-with-secrets", worker_pod(**SECRETS)),
     ],
 )
 def test_pods_are_as_in_the_golden_files(name: str, made: Object) -> None:
@@ -101,7 +107,10 @@ def test_pods_are_as_in_the_golden_files(name: str, made: Object) -> None:
     assert made == yaml.safe_load(golden.read_text())
 
 
-@pytest.mark.parametrize("made", [server_pod(), server_pod(GPU, **EVERYTHING), worker_pod()])
+@pytest.mark.parametrize(
+    "made",
+    [server_pod(), server_pod(GPU, **EVERYTHING), worker_pod(), worker_pod(**SECRETS)],
+)
 def test_pods_are_restricted_and_have_no_token(made: Object) -> None:
     spec, security = made["spec"], container(made)["securityContext"]
     assert spec["automountServiceAccountToken"] is False

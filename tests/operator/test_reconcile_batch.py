@@ -156,8 +156,11 @@ def test_a_suspended_batch_has_no_job() -> None:
 
 def test_a_suspended_batch_waits_for_its_window_to_close() -> None:
     job = batch(suspend=True)
-    plan = decide(job, ObservedBatch(record=record(job)))
-    assert plan.again == epoch(CREATED) + DAY - NOW
+    seen = ObservedBatch(record=record(job))
+    at_risk = decide(job, seen).again
+    assert at_risk == epoch(CREATED) + 0.9 * DAY - NOW + 1
+    late = epoch(CREATED) + 0.95 * DAY
+    assert decide(job, seen, late).again == 0.05 * DAY
 
 
 def test_a_batch_cancelled_while_suspended_is_ended_by_a_worker() -> None:
@@ -223,6 +226,88 @@ def test_the_status_is_the_record_in_kubernetes_words() -> None:
     assert status["usage"]["outputTokens"] == 20
 
 
+def working(job: Object, eta: float, done: int = 10) -> ObservedBatch:
+    """A worker runs, and says how long the rest takes."""
+    known = start(record(job), model="smollm2", total=500, now=NOW)
+    progress = Progress(tokens_per_second=50, eta_seconds=eta)
+    worker = pod("w", containerStatuses=[container_status("worker", running={})])
+    return replace(
+        at_work(job, active=1),
+        record=known.model_copy(update={"progress": progress}),
+        pods=[worker],
+    )
+
+
+def test_a_batch_that_will_not_be_done_in_time_is_told_once() -> None:
+    job = batch(completionWindow="1h")  # 2,800 s of it are left
+    assert condition(decide(job, working(job, eta=2700)), "ExpiryAtRisk")["status"] == "False"
+    known = told(job, decide(job, working(job, eta=2000)))
+    plan = decide(known, working(job, eta=3000))
+    assert condition(plan, "ExpiryAtRisk")["status"] == "True"
+    assert plan.note is not None
+    assert (plan.note.type, plan.note.reason) == ("Warning", "ExpiryAtRisk")
+    still = decide(told(job, plan), working(job, eta=2700))
+    assert still.note is None
+    assert condition(still, "ExpiryAtRisk")["status"] == "True"
+    assert not decide(told(job, still), working(job, eta=2700), NOW + 5).changes_anything
+    relieved = decide(told(job, plan), working(job, eta=2000))
+    assert condition(relieved, "ExpiryAtRisk")["status"] == "False"
+
+
+def test_a_batch_nobody_works_on_is_at_risk_in_the_last_tenth_of_its_window() -> None:
+    job = batch(suspend=True)
+    seen = ObservedBatch(record=record(job))
+    early, late = (decide(job, seen, epoch(CREATED) + part * DAY) for part in (0.89, 0.91))
+    assert condition(early, "ExpiryAtRisk")["status"] == "False"
+    assert condition(late, "ExpiryAtRisk")["status"] == "True"
+
+
+def test_a_store_that_is_away_changes_nothing_about_the_risk() -> None:
+    job = batch(completionWindow="1h")
+    known = told(job, decide(job, working(job, eta=9000)))
+    plan = decide(known, ObservedBatch(trouble="away"))
+    assert condition(plan, "ExpiryAtRisk")["status"] == "True"
+
+
+def test_a_suspended_batch_has_no_speed_and_no_eta() -> None:
+    job = batch()
+    status = decide({**job, "spec": {**job["spec"], "suspend": True}}, working(job, 60)).status
+    assert status is not None
+    assert status["progress"] == {"percent": 0.0, "tokensPerSecond": 0.0}
+
+
+def test_the_start_is_told_with_what_there_is_to_do() -> None:
+    job = batch()
+    plan = decide(job, working(job, eta=60))
+    assert plan.note is not None
+    assert (plan.note.type, plan.note.reason, plan.note.message) == (
+        "Normal",
+        "InProgress",
+        "500 lines for smollm2",
+    )
+
+
+def test_a_batch_in_a_queue_says_so() -> None:
+    job = batch(queueName="gpus")
+    seen = at_work(job, failed=1)  # Kueue took its pods away
+    seen.jobs[0]["spec"]["suspend"] = True
+    plan = decide(job, seen)
+    assert plan.apply == ()
+    complete = condition(plan, "Complete")
+    assert (complete["reason"], complete["message"]) == (
+        "Queued",
+        "waits for its turn in the queue gpus",
+    )
+
+
+def test_a_job_that_may_have_no_pods_says_why() -> None:
+    job = batch()
+    words = 'pods "summaries-1-0-x" is forbidden: exceeded quota: small'
+    seen = replace(at_work(job), events={"summaries-1": f"FailedCreate: {words}"})
+    complete = condition(decide(job, seen), "Complete")
+    assert (complete["reason"], complete["message"]) == ("FailedCreate", words)
+
+
 def test_a_worker_that_fits_nowhere_is_told() -> None:
     job = batch()
     words = "0/3 nodes are available: 3 Insufficient cpu."
@@ -244,7 +329,8 @@ def test_a_completed_batch_is_complete() -> None:
         move(start(record(job), model="m", total=1, now=NOW), "finalizing", NOW), "completed", NOW
     )
     plan = decide(job, ObservedBatch(record=done))
-    assert condition(plan, "Complete")["status"] == "True"
+    complete = condition(plan, "Complete")
+    assert (complete["status"], complete["message"]) == ("True", "0 of 1 lines answered")
     assert condition(plan, "Failed")["status"] == "False"
 
 
@@ -278,6 +364,8 @@ def test_an_ended_batch_is_removed_after_its_ttl() -> None:
     over = told(job, decide(job, ObservedBatch(record=discard(record(job), NOW))))
     assert decide(over, now=NOW + 59).delete == ()
     assert decide(over, now=NOW + 61).delete == (over,)
+    telling = replace(at_work(batch(), active=1), record=None)  # the end, to whom it may concern
+    assert decide(over, telling, NOW + 61) == Plan(again=5)
 
 
 def test_a_store_that_does_not_answer_is_told_and_keeps_what_was_told() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import PurePath
+
 from skirret_api import internal, meta
-from skirret_api.batchjob import BATCH_ID_LABEL
+from skirret_api.batchjob import BATCH_ID_LABEL, BatchJobSpec
 from skirret_api.config import OperatorConfig
 from skirret_api.meta import child_name
 from skirret_api.parts import Object
@@ -38,6 +41,7 @@ def job_name(batch: Object, attempt: int) -> str:
 
 def job(
     batch: Object,
+    spec: BatchJobSpec,
     record: Record,
     config: OperatorConfig,
     attempt: int,
@@ -55,7 +59,7 @@ def job(
             "parallelism": record.parallelism,
             "backoffLimit": _NEVER,
             "ttlSecondsAfterFinished": _JOB_TTL_SECONDS,
-            "template": _pod_template(batch, record, config),
+            "template": _pod_template(batch, spec, record, config),
         },
     )
     made["metadata"]["annotations"] = {ATTEMPT: str(attempt)}
@@ -67,6 +71,12 @@ ATTEMPT = f"{meta.GROUP}/attempt"
 
 def attempt_of(live: Object) -> int:
     return int(live["metadata"].get("annotations", {}).get(ATTEMPT, "0"))
+
+
+def is_queued(live: Object) -> bool:
+    """Whether it waits for Kueue."""
+    labels = live["metadata"].get("labels", {})
+    return QUEUE_LABEL in labels and live["spec"].get("suspend") is True
 
 
 def custom_resource(namespace: str, record: Record) -> Object:
@@ -98,8 +108,11 @@ def custom_resource(namespace: str, record: Record) -> Object:
     }
 
 
-def _pod_template(batch: Object, record: Record, config: OperatorConfig) -> Object:
+def _pod_template(
+    batch: Object, spec: BatchJobSpec, record: Record, config: OperatorConfig
+) -> Object:
     worker = config.batch_worker
+    arguments, secrets = _extras(spec)
     container: Object = {
         "name": CONTAINER,
         "image": config.images.batch,
@@ -110,13 +123,14 @@ def _pod_template(batch: Object, record: Record, config: OperatorConfig) -> Obje
             f"--store-file={internal.TENANT_DIR}/store.json",
             f"--token-file={internal.TENANT_DIR}/token",
             f"--gateway={config.gateway_url}",
+            *arguments,
         ],
         "env": [
             {"name": "HOME", "value": "/tmp"},
             {"name": "PYTHONUNBUFFERED", "value": "1"},
         ],
         "resources": without_empty(worker.resources.model_dump()),
-        "volumeMounts": [TMP_MOUNT, TENANT_MOUNT],
+        "volumeMounts": [TMP_MOUNT, TENANT_MOUNT, *(each.mount for each in secrets)],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": CONTAINER_SECURITY,
     }
@@ -128,7 +142,11 @@ def _pod_template(batch: Object, record: Record, config: OperatorConfig) -> Obje
         "enableServiceLinks": False,
         "securityContext": pod_security(config.run_as_user),
         "containers": [without_empty(container)],
-        "volumes": [TMP_VOLUME, tenant_volume("store.json", "token")],
+        "volumes": [
+            TMP_VOLUME,
+            tenant_volume("store.json", "token"),
+            *(each.volume for each in secrets),
+        ],
         "nodeSelector": worker.node_selector,
         "tolerations": plain(worker.tolerations),
         "imagePullSecrets": plain(config.image_pull_secrets),
@@ -139,3 +157,39 @@ def _pod_template(batch: Object, record: Record, config: OperatorConfig) -> Obje
         },
         "spec": without_empty(pod),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    """One key of a Secret that the user names, as a file."""
+
+    name: str
+    key: str
+    folder: str
+
+    @property
+    def volume(self) -> Object:
+        items = [{"key": self.key, "path": self.key}]
+        return {"name": self._volume, "secret": {"secretName": self.name, "items": items}}
+
+    @property
+    def mount(self) -> Object:
+        return {"name": self._volume, "mountPath": self.folder, "readOnly": True}
+
+    @property
+    def _volume(self) -> str:
+        return f"skirret-{PurePath(self.folder).name}"
+
+
+def _extras(spec: BatchJobSpec) -> tuple[list[str], list[_Secret]]:
+    """Arguments and files for what only some batches have."""
+    arguments, secrets = [], []
+    if spec.store_secret_ref:
+        arguments.append(f"--uris-store-file={internal.URIS_DIR}/store.json")
+        secrets.append(_Secret(spec.store_secret_ref.name, "store.json", internal.URIS_DIR))
+    if spec.notify:
+        arguments.append(f"--notify={spec.notify.url}")
+        if spec.notify.secret_ref:
+            arguments.append(f"--notify-key-file={internal.NOTIFY_DIR}/key")
+            secrets.append(_Secret(spec.notify.secret_ref.name, "key", internal.NOTIFY_DIR))
+    return arguments, secrets

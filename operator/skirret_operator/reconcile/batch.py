@@ -11,7 +11,7 @@ from skirret_api.config import OperatorConfig
 from skirret_api.openai import TERMINAL
 from skirret_api.parts import Object
 from skirret_batch.record import CustomResource, Record, id_for_cr, new_record
-from skirret_operator.build.batch import QUEUE_LABEL, attempt_of, job
+from skirret_operator.build.batch import attempt_of, is_queued, job
 from skirret_operator.reconcile.batch_status import ended_at, report
 from skirret_operator.reconcile.difference import is_going
 from skirret_operator.reconcile.observed import ObservedBatch
@@ -22,6 +22,7 @@ from skirret_operator.reconcile.times import epoch
 # sooner than the Job controller would, whose own back-off begins at ten.
 _AT_ONCE = 3
 _BETWEEN_SECONDS = 8.0
+_LOOK_AGAIN_SECONDS = 5.0
 
 
 def record_id(batch: Object) -> str:
@@ -50,7 +51,9 @@ def reconcile(batch: Object, observed: ObservedBatch, config: OperatorConfig, no
     if is_going(batch):
         return Plan()
     if (plan := after_the_end(batch, now)) is not None:
-        return plan
+        # Its worker may still be telling the end to `notify`.
+        is_told = not any(job.get("status", {}).get("active") for job in observed.jobs)
+        return plan if is_told or not plan.delete else Plan(again=_LOOK_AGAIN_SECONDS)
     try:
         spec = batch_spec(batch)
         record = observed.record or _new_record(batch, spec)
@@ -104,7 +107,7 @@ def _work(
         return Plan(delete=tuple(each for each in jobs if not is_going(each)))
     if is_going(latest):
         return Plan()
-    if latest is not None and not (must_end and _is_queued(latest)):
+    if latest is not None and not (must_end and is_queued(latest)):
         if not _has_stopped(latest):
             return Plan()
         wait = _stopped_at(latest, observed.pods) + _pause(attempt_of(latest)) - now
@@ -113,7 +116,7 @@ def _work(
     attempt = attempt_of(latest) + 1 if latest else 1
     queue = None if must_end else spec.queue_name
     return Plan(
-        apply=(job(batch, record, config, attempt, queue),),
+        apply=(job(batch, spec, record, config, attempt, queue),),
         delete=tuple(each for each in jobs if not is_going(each)),
     )
 
@@ -139,14 +142,10 @@ def _new_record(batch: Object, spec: BatchJobSpec) -> Record:
     )
 
 
-def _is_queued(live: Object) -> bool:
-    """Whether it waits for Kueue."""
-    labels = live["metadata"].get("labels", {})
-    return QUEUE_LABEL in labels and live["spec"].get("suspend") is True
-
-
 def _has_stopped(live: Object) -> bool:
     """Whether no worker runs nor will soon, though the record lives."""
+    if live["spec"].get("suspend"):
+        return False
     status = live.get("status", {})
     ended = status.get("failed", 0) or status.get("succeeded", 0)
     return bool(ended) and not status.get("active", 0)

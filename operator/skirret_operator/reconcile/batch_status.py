@@ -5,11 +5,12 @@ from __future__ import annotations
 from skirret_api.openai import Batch, BatchError
 from skirret_api.parts import Object
 from skirret_batch.record import Record
-from skirret_operator.build.batch import CONTAINER
+from skirret_operator.build.batch import CONTAINER, QUEUE_LABEL, is_queued
 from skirret_operator.reconcile.cause import deepest
 from skirret_operator.reconcile.conditions import Aspect, conditions, find
 from skirret_operator.reconcile.observed import ObservedBatch
 from skirret_operator.reconcile.plan import Blocked, Note, Plan
+from skirret_operator.reconcile.risk import Risk, expiry
 from skirret_operator.reconcile.times import epoch, in_words, rfc3339
 
 _LOOK_AGAIN_SECONDS = 5.0
@@ -24,6 +25,7 @@ _TIMES = (
     ("cancelling_at", "cancellingAt"),
     ("cancelled_at", "cancelledAt"),
 )
+_RISK = "ExpiryAtRisk"
 _ENDS = ("completedAt", "failedAt", "expiredAt", "cancelledAt")
 
 
@@ -38,17 +40,23 @@ def report(
     """The part of a plan that tells; without a record, what was told of it before stays."""
     before: Object = batch.get("status", {})
     generation: int = batch["metadata"]["generation"]
-    aspects = _aspects(record, blocked, is_suspended, observed or ObservedBatch())
+    seen = observed or ObservedBatch()
+    waits = is_suspended and record is not None and record.batch.status != "cancelling"
+    risk = Risk(False)
+    if record is not None:
+        is_at_work = not waits and any(_runs(pod) for pod in seen.pods)
+        risk = expiry(record, is_at_work, _was_at_risk(before), now)
+    aspects = [*_aspects(record, blocked, is_suspended, seen), _at_risk(before, record, risk)]
     told = {k: v for k, v in before.items() if k not in ("conditions", "observedGeneration")}
     status: Object = {
-        **(told if record is None else _projection(record)),
+        **(told if record is None else _projection(record, waits)),
         "observedGeneration": generation,
         "conditions": conditions(aspects, before.get("conditions", []), generation, now),
     }
     return Plan(
         status=status if status != before else None,
-        note=_note(before, aspects[0]),
-        again=_again(record, now, is_suspended, observed or ObservedBatch()),
+        note=_warning(before, aspects[-1]) or _note(before, aspects[0]),
+        again=_sooner(_again(record, now, waits, seen), risk.within),
     )
 
 
@@ -57,7 +65,7 @@ def ended_at(status: Object) -> float:
     return max((epoch(status[name]) for name in _ENDS if name in status), default=float("inf"))
 
 
-def _projection(record: Record) -> Object:
+def _projection(record: Record, waits: bool) -> Object:
     batch = record.batch
     counts = batch.request_counts
     done = counts.completed + counts.failed
@@ -70,7 +78,7 @@ def _projection(record: Record) -> Object:
         "errorFileId": batch.error_file_id,
         "done": f"{done}/{counts.total}",
         "requestCounts": counts.model_dump(),
-        "progress": _progress(record, done),
+        "progress": _progress(record, done, waits),
         "usage": _usage(batch),
         "errors": [error.model_dump(exclude_none=True) for error in _errors(batch)],
         **{
@@ -82,14 +90,15 @@ def _projection(record: Record) -> Object:
     return {name: value for name, value in found.items() if value not in (None, [])}
 
 
-def _progress(record: Record, done: int) -> Object:
+def _progress(record: Record, done: int, waits: bool) -> Object:
     total = record.batch.request_counts.total
+    # What a worker last said of its speed; a suspended batch has none.
+    speed, eta = record.progress.tokens_per_second, record.progress.eta_seconds
     found: Object = {
         "percent": round(100 * done / total, 1) if total else 0.0,
-        "tokensPerSecond": round(record.progress.tokens_per_second, 1),
+        "tokensPerSecond": 0.0 if waits else round(speed, 1),
     }
-    eta = record.progress.eta_seconds
-    if eta is not None and not record.is_terminal:
+    if eta is not None and not waits and not record.is_terminal:
         found |= {"etaSeconds": round(eta, 1), "eta": in_words(eta)}
     return found
 
@@ -111,8 +120,8 @@ def _aspects(
 ) -> list[Aspect]:
     status = record.batch.status if record else None
     failed = status in ("failed", "expired", "cancelled")
-    if status == "completed":
-        complete = Aspect("Complete", True, "Completed")
+    if status == "completed" and record is not None:
+        complete = Aspect("Complete", True, "Completed", _outcome(record.batch))
     elif failed:
         complete = Aspect("Complete", False, str(status).capitalize())
     elif blocked is not None:
@@ -140,7 +149,15 @@ def _at_work(record: Record | None, observed: ObservedBatch) -> Aspect:
     """What the record says, unless no worker runs: then why not."""
     if any(_runs(pod) for pod in observed.pods) or record is None:
         words = record.batch.status.replace("_", " ").title().replace(" ", "") if record else ""
-        return Aspect("Complete", False, words or "Pending")
+        return Aspect("Complete", False, words or "Pending", _task(record))
+    for job in observed.jobs:
+        if is_queued(job):
+            queue = job["metadata"]["labels"][QUEUE_LABEL]
+            return Aspect("Complete", False, "Queued", f"waits for its turn in the queue {queue}")
+    for job in observed.jobs:
+        if not observed.pods and (event := observed.events.get(job["metadata"]["name"])):
+            reason, _, message = event.partition(": ")
+            return Aspect("Complete", False, reason, message)
     cause = deepest(observed.pods, CONTAINER, observed.events, {})
     return Aspect("Complete", False, cause.reason, cause.message)
 
@@ -152,14 +169,54 @@ def _runs(pod: Object) -> bool:
     )
 
 
-def _again(
-    record: Record | None, now: float, is_suspended: bool, observed: ObservedBatch
-) -> float | None:
+def _task(record: Record | None) -> str:
+    if record is None or record.batch.status != "in_progress":
+        return ""
+    batch = record.batch
+    return f"{batch.request_counts.total} lines for {batch.model}"
+
+
+def _outcome(batch: Batch) -> str:
+    counts = batch.request_counts
+    words = f"{counts.completed} of {counts.total} lines answered"
+    return f"{words}, {counts.failed} failed" if counts.failed else words
+
+
+def _at_risk(before: Object, record: Record | None, risk: Risk) -> Aspect:
+    known = find(before, _RISK)
+    if record is None and known is not None:  # nothing new is known
+        return Aspect(_RISK, known["status"] == "True", known["reason"], known["message"])
+    if record is None or not risk.holds:
+        return Aspect(_RISK, False, "AsExpected")
+    # No word of now: a message that changes with each look would be written at each look.
+    closes = rfc3339(record.batch.expires_at)
+    message = f"it will hardly be done by {closes}; the lines left then get batch_expired"
+    return Aspect(_RISK, True, "ExpiryAtRisk", message)
+
+
+def _was_at_risk(before: Object) -> bool:
+    return (find(before, _RISK) or {}).get("status") == "True"
+
+
+def _warning(before: Object, risk: Aspect) -> Note | None:
+    if not risk.holds or _was_at_risk(before):
+        return None
+    return Note("Warning", risk.reason, risk.message)
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _again(record: Record | None, now: float, waits: bool, observed: ObservedBatch) -> float | None:
     """A worker that runs changes the record, and that is seen; only what hangs is looked at."""
     if record is None or record.is_terminal or any(_runs(pod) for pod in observed.pods):
         return None
-    waits = is_suspended and record.batch.status != "cancelling"
-    if waits or deepest(observed.pods, CONTAINER, observed.events, {}).is_watched:
+    if (
+        waits
+        or any(map(is_queued, observed.jobs))
+        or deepest(observed.pods, CONTAINER, observed.events, {}).is_watched
+    ):
         return max(record.batch.expires_at - now, _LOOK_AGAIN_SECONDS)
     return _LOOK_AGAIN_SECONDS
 
@@ -187,5 +244,5 @@ def _note(before: Object, complete: Aspect) -> Note | None:
 
 
 _NORMAL = frozenset(
-    {"Validating", "InProgress", "Finalizing", "Cancelling", "Cancelled", "Suspended"}
+    {"Validating", "InProgress", "Finalizing", "Cancelling", "Cancelled", "Suspended", "Queued"}
 )

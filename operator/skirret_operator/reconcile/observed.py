@@ -28,5 +28,6 @@ class ObservedBatch:
     trouble: str | None = None  # why the record could not be read
     jobs: Sequence[Object] = ()
     pods: Sequence[Object] = ()
-    events: Mapping[str, str] = field(default_factory=dict)  # why a pod hangs, by its name
+    # Why a pod hangs, or why a Job has no pods, by its name.
+    events: Mapping[str, str] = field(default_factory=dict)
     refusal: str | None = None  # what the API server said to the last write

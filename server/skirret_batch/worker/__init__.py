@@ -7,6 +7,7 @@ pending   which line is next (pure)
 pace      how many at once (pure)
 shard     who holds which lines, and which results count: leases, fences, manifests
 publish   the output and error files, in input order
+notify    tells the end to a URL
 """
 
 from skirret_batch.worker.life import Worker

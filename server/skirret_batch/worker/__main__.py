@@ -16,12 +16,14 @@ import sys
 from pathlib import Path
 
 from skirret_api import internal
-from skirret_api.tenants import read_store_settings
+from skirret_api.tenants import S3Store, read_store_settings
 from skirret_batch.completions import HttpCompletions
-from skirret_batch.store import Retries, StoreError, open_store
+from skirret_batch.store import BatchStore, Retries, StoreError, open_store
 from skirret_batch.worker import Worker, WorkerSettings
+from skirret_batch.worker.notify import Target, notify, read_key
 
 _STOPPED = 128 + signal.SIGTERM
+_TELLER = "0"  # the slot that tells the end
 _PATIENT = Retries(seconds=300.0, longest_pause=10.0)  # nobody waits for the answer
 
 log = logging.getLogger("skirret_batch.worker")
@@ -42,10 +44,11 @@ def main() -> int:
 
 async def _work(arguments: argparse.Namespace) -> int:
     settings = WorkerSettings(max_lines=arguments.max_lines, max_bytes=arguments.max_bytes)
+    target, uris = _target(arguments), _uris(arguments)
     store = open_store(read_store_settings(arguments.store_file), _PATIENT)
     token = arguments.token_file.read_text().strip()
     completions = HttpCompletions(arguments.gateway, token, settings.answer_timeout)
-    worker = Worker(store, arguments.batch, completions, settings, slot=arguments.slot)
+    worker = Worker(store, arguments.batch, completions, settings, slot=arguments.slot, uris=uris)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     try:
         await store.probe()
@@ -53,8 +56,32 @@ async def _work(arguments: argparse.Namespace) -> int:
     finally:
         await completions.close()
         await store.close()
+        if uris is not None:
+            await uris.close()
     log.info("batch %s is %s", record.id, record.batch.status)
+    # One of several workers, and in a Job the one that is started again until it comes to here.
+    if record.is_terminal and target is not None and arguments.slot == _TELLER:
+        await notify(record, target)
     return 0 if record.is_terminal else _STOPPED
+
+
+def _uris(arguments: argparse.Namespace) -> BatchStore | None:
+    """Another store that the batch's URIs are in. Raises OSError and ValueError."""
+    if arguments.uris_store_file is None:
+        return None
+    settings = read_store_settings(arguments.uris_store_file)
+    if not isinstance(settings, S3Store):
+        # A folder would be one of this pod, where the namespace's secrets are.
+        raise ValueError("storeSecretRef: store.json must be of kind s3")
+    return open_store(settings, _PATIENT)
+
+
+def _target(arguments: argparse.Namespace) -> Target | None:
+    """Raises OSError and ValueError."""
+    if arguments.notify is None:
+        return None
+    key_file = arguments.notify_key_file
+    return Target(arguments.notify, read_key(key_file) if key_file else None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,12 +99,17 @@ def _parser() -> argparse.ArgumentParser:
         default=Path(internal.TENANT_DIR, "token"),
         help="the namespace's internal token (%(default)s)",
     )
+    parser.add_argument(
+        "--uris-store-file", type=Path, help="another store, for the URIs of a BatchJob"
+    )
     parser.add_argument("--gateway", required=True, help="URL of the gateway")
     parser.add_argument(
         "--slot",
         default=os.environ.get("JOB_COMPLETION_INDEX", "0"),
         help="whose place this worker takes; the completion index in a Job (%(default)s)",
     )
+    parser.add_argument("--notify", metavar="URL", help="is told the batch's end by POST")
+    parser.add_argument("--notify-key-file", type=Path, help="the key that signs the call")
     defaults = WorkerSettings()
     parser.add_argument("--max-lines", type=int, default=defaults.max_lines)
     parser.add_argument("--max-bytes", type=int, default=defaults.max_bytes)

@@ -66,12 +66,14 @@ class Worker:
         settings: WorkerSettings,
         *,
         slot: str,
+        uris: BatchStore | None = None,
         render: Render = canonical,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
+        self._uris = uris or store  # where the user's URIs are
         self._id = batch_id
         self._completions = completions
         self._settings = settings
@@ -148,8 +150,9 @@ class Worker:
             return record
         key = self._key_of(record.input_uri)
         source = await snapshot(
-            self._store,
+            self._uris,
             key,
+            self._store,
             folder_of(self._id),
             max_bytes=self._settings.max_bytes,
             part_size=self._settings.part_size,
@@ -161,7 +164,7 @@ class Worker:
 
     def _key_of(self, uri: str) -> str:
         try:
-            return self._store.key_of(uri)
+            return self._uris.key_of(uri)
         except StoreRefused as error:
             raise bad_input("invalid_uri", f"{error}.") from error
 
@@ -278,7 +281,8 @@ class Worker:
     async def _publish(self, spool: Spool, board: Board) -> None:
         record = await self._change(records.finalize, self._clock())
         manifests = await board.seal()
-        published = await publish(self._store, record, spool, manifests, self._settings.part_size)
+        part_size = self._settings.part_size
+        published = await publish(self._store, record, spool, manifests, part_size, self._uris)
         try:
             await self._change(
                 records.end,

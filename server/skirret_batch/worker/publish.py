@@ -39,10 +39,11 @@ async def publish(
     spool: Spool,
     manifests: Mapping[int, Manifest],
     part_size: int,
+    copies: BatchStore,
 ) -> Published:
-    """Writes the files, and their copies where a BatchJob wants some."""
-    output = await _Sheet.open(store, record, "output", part_size)
-    error = await _Sheet.open(store, record, "error", part_size)
+    """Writes the files, and their copies into `copies` where a BatchJob wants some."""
+    output = await _Sheet.open(store, record, "output", part_size, copies)
+    error = await _Sheet.open(store, record, "error", part_size, copies)
     with _Results(len(spool.index)) as results:
         for manifest in manifests.values():
             await results.fetch(store, manifest)
@@ -83,8 +84,11 @@ def _code(record: Record) -> Unfinished:
 class _Sheet:
     """One file being written."""
 
-    def __init__(self, store: BatchStore, record: Record, kind: str, part_size: int) -> None:
+    def __init__(
+        self, store: BatchStore, record: Record, kind: str, part_size: int, copies: BatchStore
+    ) -> None:
         self._store = store
+        self._copies = copies
         self._record = record
         self._id = file_id(record, kind)
         self._name = f"{record.id}_{kind}.jsonl"
@@ -92,8 +96,10 @@ class _Sheet:
         self._upload = Upload(store, blob_key(self._id), part_size)
 
     @classmethod
-    async def open(cls, store: BatchStore, record: Record, kind: str, part_size: int) -> _Sheet:
-        sheet = cls(store, record, kind, part_size)
+    async def open(
+        cls, store: BatchStore, record: Record, kind: str, part_size: int, copies: BatchStore
+    ) -> _Sheet:
+        sheet = cls(store, record, kind, part_size, copies)
         # Of a publisher that was killed; whoever still writes there makes the same bytes again.
         async for pending in store.uploads(blob_key(sheet._id)):
             await store.abort(pending.key, pending.upload)
@@ -125,7 +131,7 @@ class _Sheet:
 
     async def _copy(self, uri: str) -> None:
         copy = Upload(
-            self._store, f"{self._store.key_of(uri).rstrip('/')}/{self._name}", self._part_size
+            self._copies, f"{self._copies.key_of(uri).rstrip('/')}/{self._name}", self._part_size
         )
         async with aclosing(self._store.stream(blob_key(self._id))) as pieces:
             async for piece in pieces:

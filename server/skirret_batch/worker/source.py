@@ -57,18 +57,26 @@ class Spool:
 
 
 async def snapshot(
-    store: BatchStore, key: str, folder: str, *, max_bytes: int, part_size: int
+    source: BatchStore,
+    key: str,
+    store: BatchStore,
+    folder: str,
+    *,
+    max_bytes: int,
+    part_size: int,
 ) -> str:
-    """Copies an object, or all below a prefix, to one new object in `folder`; returns its key.
+    """Copies an object, or all below a prefix, to one new object in `folder` of `store`.
+
+    Returns its key.
 
     Raises BadInput.
     """
     target = f"{folder}input/{secrets.token_hex(8)}.jsonl"
     upload = Upload(store, target, part_size)
     try:
-        for each in await _objects(store, key):
+        for each in await _objects(source, key):
             last = b"\n"
-            async with aclosing(_text(store, each)) as pieces:
+            async with aclosing(_text(source, each)) as pieces:
                 async for piece in pieces:
                     last = piece[-1:]
                     await upload.write(piece)
