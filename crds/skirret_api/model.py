@@ -224,8 +224,8 @@ class InferenceModelSpec(Resource):
         max_length=16,
         description=(
             "Names that requests may call the model by; its own name if none is given. A name"
-            " belongs to the oldest model that claims it; namespace/name always works. Editing"
-            " restarts nothing."
+            " belongs to the oldest model of the namespace that claims it; namespace/name always"
+            " works. Editing restarts nothing."
         ),
         json_schema_extra={
             "x-kubernetes-list-type": "set",
@@ -347,17 +347,16 @@ def served_names(model: Object) -> list[str]:
     return model["spec"].get("servedNames") or [model["metadata"]["name"]]
 
 
-def owners(models: Iterable[Object]) -> dict[str, tuple[str, str]]:
-    """Who answers to each served name: namespace and name of the oldest model that claims it."""
-    owner: dict[str, tuple[str, str]] = {}
+def owners(models: Iterable[Object]) -> dict[str, str]:
+    """Among the models of one namespace, the oldest that claims each served name."""
+    owner: dict[str, str] = {}
     for model in sorted(models, key=_age):
-        metadata = model["metadata"]
-        if "deletionTimestamp" not in metadata:
+        if "deletionTimestamp" not in model["metadata"]:
             for name in served_names(model):
-                owner.setdefault(name, (metadata["namespace"], metadata["name"]))
+                owner.setdefault(name, model["metadata"]["name"])
     return owner
 
 
-def _age(model: Object) -> tuple[str, str, str]:
+def _age(model: Object) -> tuple[str, str]:
     metadata = model["metadata"]
-    return metadata["creationTimestamp"], metadata["namespace"], metadata["name"]
+    return metadata["creationTimestamp"], metadata["name"]

@@ -36,7 +36,7 @@ class Informer:
         self._told: dict[Key, str] = {}  # the resourceVersion a watch told last
         self._missed: dict[Key, str] = {}  # what a resync saw and no watch had told by then
         self._names: dict[Key, frozenset[str]] = {}  # served names of every model
-        self._claims: dict[str, set[Key]] = {}  # the same, by name
+        self._claims: dict[tuple[str, str], set[Key]] = {}  # the same, by namespace and name
 
     def handle(self, kind: Kind, event: str | None, body: Object) -> None:
         """One event of a watch; None when the object was there at its start."""
@@ -53,10 +53,10 @@ class Informer:
             self._wake(owner)
 
     def is_contested(self, model: Object) -> bool:
-        """Whether another model seems to claim one of its names; a lost event may make it wrong."""
-        metadata = model["metadata"]
-        me = {(MODEL.name, metadata["namespace"], metadata["name"])}
-        return any(self._claims.get(name, me) - me for name in served_names(model))
+        """Whether another of the namespace claims one of its names, unless an event was lost."""
+        namespace = model["metadata"]["namespace"]
+        me = {(MODEL.name, namespace, model["metadata"]["name"])}
+        return any(self._claims.get((namespace, name), me) - me for name in served_names(model))
 
     def told(self) -> dict[Key, str]:
         """What the watches have told up to now."""
@@ -89,15 +89,16 @@ class Informer:
         before = self._names.pop(key, frozenset())
         if names:
             self._names[key] = names
-        for name in before - names:
-            self._claims[name].discard(key)
-        for name in names - before:
-            self._claims.setdefault(name, set()).add(key)
         for name in before ^ names:
-            for other in self._claims[name] - {key}:
+            claim = (key[1], name)
+            claimants = self._claims.setdefault(claim, set())
+            claimants.discard(key)
+            for other in claimants:
                 self._wake(other)
-            if not self._claims[name]:
-                del self._claims[name]
+            if name in names:
+                claimants.add(key)
+            if not claimants:
+                del self._claims[claim]
 
 
 def _owners(kind: Kind, key: Key, labels: dict[str, str]) -> Iterable[Key]:

@@ -52,12 +52,18 @@ class Snapshot:
         return found
 
     def models(self) -> Iterable[tuple[Object, ObservedModel]]:
-        owners = model.owners(self.of(MODEL))
+        everybody = self.of(MODEL)
+        owners = {
+            namespace: model.owners(
+                each for each in everybody if each["metadata"]["namespace"] == namespace
+            )
+            for namespace in {each["metadata"]["namespace"] for each in everybody}
+        }
         children = {
             kind: self.children(kind, meta.MODEL_LABEL)
             for kind in (DEPLOYMENT, SERVICE, REVISION, POD)
         }
-        for each in self.of(MODEL):
+        for each in everybody:
             name = (each["metadata"]["namespace"], each["metadata"]["name"])
             yield (
                 each,
@@ -66,13 +72,13 @@ class Snapshot:
                     service=next(iter(children[SERVICE].get(name, [])), None),
                     revisions=children[REVISION].get(name, []),
                     pods=children[POD].get(name, []),
-                    owners=owners,
+                    owners=owners[name[0]],
                 ),
             )
 
 
 class Observer:
-    """`is_contested` may spare a LIST: it says whether another model claims one of these names."""
+    """`is_contested` may spare a LIST: whether another model of the namespace claims its names."""
 
     def __init__(
         self,
@@ -106,7 +112,7 @@ class Observer:
             self._kube.get(SERVICE, namespace, name),
             self._kube.list(REVISION, namespace, labels=labels),
             self._kube.list(POD, namespace, labels=labels),
-            self._served_by(found),
+            self._owners(found),
         )
         hanging = [pod for pod in pods if not is_ready(pod) and not is_going(pod)]
         return found, ObservedModel(
@@ -132,11 +138,10 @@ class Observer:
             events=await self._events(namespace, pods),
         )
 
-    async def _served_by(self, found: Object) -> Mapping[str, tuple[str, str]]:
+    async def _owners(self, found: Object) -> Mapping[str, str]:
         if not self._is_contested(found):
             return {}
-        lists = [await self._kube.list(MODEL, each) for each in self._namespaces]
-        return model.owners(each for listed in lists for each in listed)
+        return model.owners(await self._kube.list(MODEL, found["metadata"]["namespace"]))
 
     async def _events(self, namespace: str, pods: Iterable[Object]) -> dict[str, str]:
         """The last warning of each pod that is placed and has not come to start its container."""

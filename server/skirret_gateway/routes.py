@@ -94,10 +94,11 @@ class Routes:
         await self._forward.native(request, reply, caller, names[0])
 
     async def _models(self, request: Request, reply: Reply) -> None:
+        table, namespace = self._fleet.table, self._tenants.caller(request).namespace
         models = [
             _model(name, route)
-            for route in self._fleet.table.routes.values()
-            for name in route.served_names or (str(route.id),)
+            for route in table.routes.values()
+            for name in table.names(namespace, route)
         ]
         reply.json({"object": "list", "data": models})
 

@@ -40,7 +40,7 @@ class Model:
 
     id: ModelId
     created: int  # seconds since the epoch
-    claims: tuple[str, ...]  # served names; a name belongs to the oldest model that claims it
+    claims: tuple[str, ...]  # served names; each is the oldest claimant's of the namespace
     strategy: Strategy = DEFAULT_STRATEGY
     is_leaving: bool = False  # being deleted; it claims nothing more
 
@@ -69,42 +69,52 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class Table:
     routes: Mapping[ModelId, Route] = field(default_factory=dict)  # in order of their ids
-    served: Mapping[str, Route] = field(default_factory=dict)
-    oldest: Mapping[str, Route] = field(default_factory=dict)  # of those with one name
+    served: Mapping[tuple[str, str], Route] = field(default_factory=dict)  # by namespace and name
+    elsewhere: Mapping[str, Route] = field(default_factory=dict)  # whose name it is for strangers
 
     def find(self, namespace: str, name: str) -> Route | None:
-        """Who answers to a name: first as namespace/name, then as a served name, then as its own;
-        of the last two, those of the caller's namespace before others."""
+        """Who answers to a name: first as namespace/name, then in the caller's namespace, then in
+        any other; in each as a served name before a model's own."""
         owner, slash, rest = name.partition("/")
         full = self.routes.get(ModelId(owner, rest)) if slash else None
-        served = self.served.get(name)
-        if full is None and served is not None and served.id.namespace == namespace:
-            return served
-        own = self.routes.get(ModelId(namespace, name))
-        return full or own or served or self.oldest.get(name)
+        return (
+            full
+            or self.served.get((namespace, name))
+            or self.routes.get(ModelId(namespace, name))
+            or self.elsewhere.get(name)
+        )
+
+    def names(self, namespace: str, route: Route) -> tuple[str, ...]:
+        """What a caller of this namespace calls a model; its full name if no other means it."""
+        found = (name for name in route.served_names if self.find(namespace, name) is route)
+        return tuple(found) or (str(route.id),)
 
 
 def build(models: Iterable[Model], slices: Iterable[Slice]) -> Table:
     by_age = sorted(models, key=lambda model: (model.created, model.id))
-    owners: dict[str, ModelId] = {}
-    oldest: dict[str, ModelId] = {}
+    served: dict[tuple[str, str], ModelId] = {}
+    claimed: dict[str, ModelId] = {}
+    named: dict[str, ModelId] = {}
     for model in by_age:
-        oldest.setdefault(model.id.name, model.id)
+        named.setdefault(model.id.name, model.id)
         for name in () if model.is_leaving else model.claims:
-            owners.setdefault(name, model.id)
+            served.setdefault((model.id.namespace, name), model.id)
+            claimed.setdefault(name, model.id)
     ready = _ready(slices)
     routes = {
         model.id: Route(
             model,
-            served_names=tuple(name for name in model.claims if owners.get(name) == model.id),
+            served_names=tuple(
+                name for name in model.claims if served.get((model.id.namespace, name)) == model.id
+            ),
             replicas=ready.get(model.id, ()),
         )
         for model in sorted(by_age, key=lambda model: model.id)
     }
     return Table(
         routes,
-        served={name: routes[owner] for name, owner in owners.items()},
-        oldest={name: routes[owner] for name, owner in oldest.items()},
+        served={name: routes[owner] for name, owner in served.items()},
+        elsewhere={name: routes[owner] for name, owner in (named | claimed).items()},
     )
 
 

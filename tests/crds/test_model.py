@@ -23,19 +23,19 @@ def test_a_model_without_served_names_goes_by_its_own() -> None:
 def test_a_name_belongs_to_the_oldest_that_claims_it() -> None:
     newer = model("a", "2026-02-01T00:00:00Z", servedNames=["chat", "new"])
     older = model("z", "2026-01-01T00:00:00Z", servedNames=["chat"])
-    assert owners([newer, older]) == {"chat": ("team-a", "z"), "new": ("team-a", "a")}
+    assert owners([newer, older]) == {"chat": "z", "new": "a"}
 
 
 def test_of_two_equally_old_ones_the_first_by_name_has_it() -> None:
     both = [model(name, servedNames=["chat"]) for name in "ba"]
-    assert owners(both)["chat"] == ("team-a", "a")
+    assert owners(both)["chat"] == "a"
 
 
 def test_a_model_that_is_going_lets_go_of_its_names() -> None:
     going = model("older", servedNames=["chat"])
     going["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
     heir = model("newer", "2026-02-01T00:00:00Z", servedNames=["chat"])
-    assert owners([going, heir])["chat"] == ("team-a", "newer")
+    assert owners([going, heir])["chat"] == "newer"
 
 
 def test_fields_of_a_newer_release_are_passed_over() -> None:

@@ -37,7 +37,8 @@ def test_a_served_name_belongs_to_the_oldest_model_that_claims_it() -> None:
 
 def test_of_models_of_one_age_the_first_by_namespace_and_name_has_it() -> None:
     table = build([model("b", "chat"), model("a", "chat"), model("z", "chat", namespace="a")], [])
-    assert found(table, "chat") == "a/z"
+    assert found(table, "chat") == "here/a"
+    assert found(table, "chat", "elsewhere") == "a/z"
 
 
 def test_the_next_model_takes_a_name_over_when_its_owner_leaves() -> None:
@@ -66,6 +67,24 @@ def test_a_served_name_of_the_callers_namespace_wins_over_a_name_of_another() ->
     models = [model("m", namespace="a"), model("x", "m", namespace="b", created=2)]
     table = build(models, [])
     assert found(table, "m", "a") == "a/m"
+
+
+def test_two_namespaces_may_serve_one_name_each_to_its_own() -> None:
+    old, young = model("a", "chat", namespace="a"), model("b", "chat", namespace="b", created=2)
+    table = build([old, young], [])
+    assert (found(table, "chat", "a"), found(table, "chat", "b")) == ("a/a", "b/b")
+    assert found(table, "chat", "elsewhere") == "a/a"
+
+
+def test_a_model_is_listed_by_names_that_mean_it_to_the_caller() -> None:
+    old, young = (
+        model("a", "chat", namespace="a"),
+        model("b", "chat", "x", namespace="b", created=2),
+    )
+    table = build([old, young], [])
+    names = {str(route.id): table.names("a", route) for route in table.routes.values()}
+    assert names == {"a/a": ("chat",), "b/b": ("x",)}
+    assert table.names("b", table.routes[ModelId("a", "a")]) == ("a/a",)
 
 
 def test_a_plain_name_means_the_model_of_the_callers_namespace() -> None:

@@ -82,6 +82,16 @@ def test_a_name_is_contested_while_two_claim_it(ears: Ears) -> None:
     assert not ears.informer.is_contested(b)
 
 
+def test_two_namespaces_may_claim_one_name(ears: Ears) -> None:
+    here, there = model("a", servedNames=["chat"]), model("b", servedNames=["chat"])
+    there["metadata"]["namespace"] = "team-b"
+    for each in (here, there):
+        ears.informer.handle(MODEL, None, each)
+    assert not ears.informer.is_contested(here)
+    assert not ears.informer.is_contested(there)
+    assert ears.woken == [(MODEL.name, NAMESPACE, "a"), (MODEL.name, "team-b", "b")]
+
+
 def test_what_was_told_is_no_surprise(ears: Ears) -> None:
     ears.informer.handle(MODEL, None, at(model(), "7"))
     for _ in range(3):

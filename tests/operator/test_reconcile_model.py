@@ -323,7 +323,7 @@ def test_no_replicas_is_no_fault() -> None:
 
 def test_a_served_name_belongs_to_the_older_model() -> None:
     desired, observed = served()
-    names = {"smollm2": (NAMESPACE, "older")}
+    names = {"smollm2": "older"}
     plan = reconcile(desired, replace(observed, owners=names), config(), NOW)
     ready = condition(plan, "Ready")
     assert ready["reason"] == "NameTaken"

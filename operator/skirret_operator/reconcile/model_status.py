@@ -148,12 +148,14 @@ def _ready(model: Object, observed: ObservedModel, decision: Decision, pods: _Po
 
 
 def _taken(model: Object, observed: ObservedModel) -> str | None:
-    me = (model["metadata"]["namespace"], model["metadata"]["name"])
+    namespace, me = model["metadata"]["namespace"], model["metadata"]["name"]
     for name in served_names(model):
-        owner = observed.owners.get(name, me)
-        if owner != me:
-            older = "/".join(owner)
-            return f"{name} belongs to the older {older}; this one answers to {'/'.join(me)} only"
+        older = observed.owners.get(name, me)
+        if older != me:
+            return (
+                f"{name} belongs to the older {namespace}/{older}; "
+                f"this one answers to {namespace}/{me}"
+            )
     return None
 
 

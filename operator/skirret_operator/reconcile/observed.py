@@ -18,7 +18,7 @@ class ObservedModel:
     pods: Sequence[Object] = ()
     events: Mapping[str, str] = field(default_factory=dict)  # why a pod hangs, by its name
     progress: Mapping[str, Progress] = field(default_factory=dict)  # by the pod's name
-    owners: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of served names
+    owners: Mapping[str, str] = field(default_factory=dict)  # names of models, by served name
     refusal: str | None = None  # what the API server said to the last write
 
 
