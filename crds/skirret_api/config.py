@@ -77,7 +77,7 @@ class OperatorConfig(Resource):
     gateway_url: str = Field(description="What batch workers call, as http://host:port.")
     batch_worker: BatchWorker = Field(default=BatchWorker(), description="Worker pods.")
     run_as_user: int | None = Field(
-        default=10001,
+        default=65532,
         ge=1,
         description="User and group of all pods; null where the cluster assigns them (OpenShift).",
     )

@@ -1,6 +1,7 @@
 """Names that appear on Kubernetes objects."""
 
 from hashlib import sha256
+from typing import Literal
 
 GROUP = "skirret.dev"
 VERSION = "v1alpha1"
@@ -13,6 +14,9 @@ MANAGED_BY_SKIRRET = "skirret"
 MODEL_LABEL = f"{GROUP}/model"
 BATCH_LABEL = f"{GROUP}/batch"
 REVISION_LABEL = f"{GROUP}/revision"
+
+# In `spec.routing.strategy` of a model, and the gateway's --routing.
+RoutingStrategy = Literal["PrefixHash", "LeastLoaded", "RoundRobin"]
 
 MAX_NAME = 63
 

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from skirret_api.launch import ServerSettings
+from skirret_api.meta import RoutingStrategy
 from skirret_api.parts import (
     Condition,
     Duration,
@@ -184,8 +185,13 @@ class Split(Resource):
 class Routing(Resource):
     """How the gateway chooses among replicas."""
 
-    strategy: Literal["Auto", "LeastLoad", "PrefixHash", "PrefixTree", "Exact"] = Field(
-        default="Auto", description="Auto takes what measured best."
+    strategy: Literal["Auto", RoutingStrategy] = Field(
+        default="Auto",
+        description=(
+            "PrefixHash sends prompts that begin alike to one replica, as long as it has no more"
+            " than its share; LeastLoaded and RoundRobin look at no prompt; Auto leaves it to the"
+            " gateway."
+        ),
     )
     split: list[Split] = Field(
         default=[], max_length=8, description="Other models that share the served names."
@@ -210,9 +216,8 @@ class InferenceModelSpec(Resource):
                 field="rollout",
             ),
             rule(
-                "!has(self.routing)"
-                " || (self.routing.strategy == 'Auto' && !has(self.routing.split))",
-                "routing other than Auto is not in this release",
+                "!has(self.routing) || !has(self.routing.split)",
+                "split is not in this release",
                 field="routing",
             ),
         )

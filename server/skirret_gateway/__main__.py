@@ -16,12 +16,12 @@ from typing import get_args
 
 import uvloop
 
+from skirret_api.meta import RoutingStrategy
 from skirret_gateway import kube
 from skirret_gateway.downstream import DoorLimits
 from skirret_gateway.forward import ForwardSettings
 from skirret_gateway.gateway import Gateway, Settings
 from skirret_gateway.hold import HoldLimits
-from skirret_gateway.table import Strategy
 from skirret_gateway.upstream import PoolSettings
 
 _DEFAULT = Settings()
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--kubernetes", metavar="URL", help="API server; that of the pod's cluster by default")
     add(
         "--routing",
-        choices=get_args(Strategy),
+        choices=get_args(RoutingStrategy),
         default=_DEFAULT.strategy,
         help="how a server is chosen for a model that doesn't say",
     )

@@ -7,14 +7,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from math import ceil
 
-from skirret_gateway.table import Replica, Strategy
+from skirret_api.meta import RoutingStrategy
+from skirret_gateway.table import Replica
 
 # A server is full at this many times the average load; what has its prefix then spills over.
 OVERLOAD = 1.25
 
 
 def choose(
-    strategy: Strategy,
+    strategy: RoutingStrategy,
     replicas: Sequence[Replica],
     loads: Mapping[Replica, int],
     head: bytes,

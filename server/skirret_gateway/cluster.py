@@ -19,8 +19,9 @@ from typing import Any, Generic, TypeVar, get_args
 
 from skirret_api import meta
 from skirret_api.internal import SERVER_PORT
+from skirret_api.meta import RoutingStrategy
 from skirret_gateway.kube import Api, ApiFailed, Expired, Object
-from skirret_gateway.table import Model, ModelId, Replica, Slice, Strategy, Table, build
+from skirret_gateway.table import Model, ModelId, Replica, Slice, Table, build
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Cluster:
         self,
         api: Api,
         namespaces: Sequence[str],
-        strategy: Strategy,
+        strategy: RoutingStrategy,
         update: Callable[[Table], None],
         *,
         watch_seconds: float = WATCH_SECONDS,
@@ -156,7 +157,7 @@ def _slices_path(namespace: str) -> str:
     return f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
 
 
-def model(item: Object, strategy: Strategy) -> Model:
+def model(item: Object, strategy: RoutingStrategy) -> Model:
     """`strategy` is for a model that leaves it to the gateway."""
     metadata = item["metadata"]
     asked = item["spec"].get("routing", {}).get("strategy")
@@ -164,7 +165,7 @@ def model(item: Object, strategy: Strategy) -> Model:
         ModelId(metadata["namespace"], metadata["name"]),
         created=int(datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()),
         claims=tuple(item["spec"].get("servedNames") or [metadata["name"]]),
-        strategy=asked if asked in get_args(Strategy) else strategy,
+        strategy=asked if asked in get_args(RoutingStrategy) else strategy,
         is_leaving="deletionTimestamp" in metadata,
     )
 

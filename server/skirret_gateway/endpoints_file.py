@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from skirret_gateway.table import Model, ModelId, Replica, Slice, Strategy, Table, build
+from skirret_api.meta import RoutingStrategy
+from skirret_gateway.table import Model, ModelId, Replica, Slice, Table, build
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -18,7 +19,7 @@ class BadFile(ValueError):
     """The file says nonsense; the message names what and where."""
 
 
-def read(path: Path, strategy: Strategy) -> Table:
+def read(path: Path, strategy: RoutingStrategy) -> Table:
     """Raises OSError or BadFile."""
     text = path.read_text()
     created = int(path.stat().st_mtime)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from skirret_api.internal import GATEWAY_PORT
+from skirret_api.meta import RoutingStrategy
 from skirret_gateway import endpoints_file, kube
 from skirret_gateway.caller import Tenants
 from skirret_gateway.cluster import WATCH_SECONDS, Cluster
@@ -24,7 +25,7 @@ from skirret_gateway.hold import HoldLimits
 from skirret_gateway.metrics import Metrics
 from skirret_gateway.routes import Routes, State
 from skirret_gateway.stores import Stores
-from skirret_gateway.table import DEFAULT_STRATEGY, Strategy
+from skirret_gateway.table import DEFAULT_STRATEGY
 from skirret_gateway.upstream import Pool, PoolSettings
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     release_namespace: str = ""
     tenants: Path | None = None
-    strategy: Strategy = DEFAULT_STRATEGY
+    strategy: RoutingStrategy = DEFAULT_STRATEGY
     drain_timeout: float = 30.0  # seconds that answers may go on after the end was asked for
     hold_timeout: float = 300.0
     watch_seconds: float = WATCH_SECONDS
@@ -156,7 +157,7 @@ class Gateway:
 class _EndpointsFile:
     """Read again when it changes; what was read before stays in force while it is bad."""
 
-    def __init__(self, path: Path, strategy: Strategy, fleet: Fleet) -> None:
+    def __init__(self, path: Path, strategy: RoutingStrategy, fleet: Fleet) -> None:
         self._path = path
         self._strategy = strategy
         self._fleet = fleet

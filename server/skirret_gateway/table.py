@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-Strategy = Literal["PrefixHash", "LeastLoaded", "RoundRobin"]
-DEFAULT_STRATEGY: Strategy = "PrefixHash"
+from skirret_api.meta import RoutingStrategy
+
+DEFAULT_STRATEGY: RoutingStrategy = "PrefixHash"
 
 
 class ModelId(NamedTuple):
@@ -41,7 +42,7 @@ class Model:
     id: ModelId
     created: int  # seconds since the epoch
     claims: tuple[str, ...]  # served names; each is the oldest claimant's of the namespace
-    strategy: Strategy = DEFAULT_STRATEGY
+    strategy: RoutingStrategy = DEFAULT_STRATEGY
     is_leaving: bool = False  # being deleted; it claims nothing more
 
 

@@ -52,6 +52,12 @@ def test_values_of_openshift_leave_the_user_to_the_cluster(render: Render) -> No
     assert config(render("openshift")).run_as_user is None
 
 
+def test_chart_and_operator_agree_on_the_user_of_pods(render: Render) -> None:
+    assert (
+        config(render("minimal")).run_as_user == OperatorConfig.model_fields["run_as_user"].default
+    )
+
+
 def test_large_numbers_stay_whole(render: Render) -> None:
     assert config(render("openshift")).profiles["big"].server.max_total_tokens == 2_000_000
 

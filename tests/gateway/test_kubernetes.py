@@ -109,7 +109,7 @@ async def test_models_come_and_go(kubernetes: EmulatedApiServer) -> None:
     async with following(kubernetes) as followed:
         await followed.hosts("10.0.0.1")
         kubernetes.put(MODELS, inference_model("n", servedNames=["other"]))
-        await followed.until(lambda table: "other" in table.served)
+        await followed.until(lambda table: table.find("default", "other") is not None)
         kubernetes.delete(MODELS, "default", "m")
         await followed.until(lambda table: M not in table.routes)
 

@@ -77,7 +77,10 @@ def test_two_namespaces_may_serve_one_name_each_to_its_own() -> None:
 
 
 def test_a_model_is_listed_by_names_that_mean_it_to_the_caller() -> None:
-    old, young = model("a", "chat", namespace="a"), model("b", "chat", "x", namespace="b", created=2)
+    old, young = (
+        model("a", "chat", namespace="a"),
+        model("b", "chat", "x", namespace="b", created=2),
+    )
     table = build([old, young], [])
     names = {str(route.id): table.names("a", route) for route in table.routes.values()}
     assert names == {"a/a": ("chat",), "b/b": ("x",)}
