@@ -69,13 +69,15 @@ down: ## Stop the local Kubernetes and leave nothing behind
 ##@ Generate
 
 .PHONY: generate
-generate: ## Write the CRDs, the chart's reference and the golden files anew
+generate: ## Write the CRDs, the parser's tables in the documents and the golden files anew
 	@$(PY) -m skirret_api.crd
+	@$(PY) -m skirret_server.api.reference
 	@UPDATE_GOLDEN=1 $(PY) -m pytest -q tests/chart tests/operator
 
 .PHONY: check-generated
 check-generated: ## Fail if a generated file is stale
 	@$(PY) -m skirret_api.crd --check
+	@$(PY) -m skirret_server.api.reference --check
 
 ##@ Prove
 

@@ -54,6 +54,21 @@ class ServerSettings(BaseModel):
     chat_template: str | None = Field(
         default=None, description="A file with a Jinja chat template, instead of the model's own"
     )
+    tool_call_parser: Literal["auto", "hermes", "llama", "mistral"] = Field(
+        default="auto", description="How the model writes calls; auto asks its chat template"
+    )
+    reasoning_parser: Literal["auto", "off"] = Field(
+        default="auto", description="Answer what comes between <think> tags as reasoning_content"
+    )
+    max_answer_tokens: int = Field(
+        default=1_048_576,
+        ge=1,
+        description="Most that one request may ask for: prompts x choices x max_tokens",
+    )
+    strict_openai: bool = Field(
+        default=False,
+        description="Refuse json_object when no message mentions JSON, as OpenAI does",
+    )
     random_seed: int | None = Field(default=None, description="Seed of unseeded sampling")
     watchdog_timeout: float = Field(
         default=300.0, gt=0, description="Seconds a step may take before the server exits"
@@ -77,6 +92,12 @@ class LaunchSettings(ServerSettings):
     host: str = Field(default="127.0.0.1", description="Address to listen on")
     port: int = Field(default=30000, ge=1, le=65535, description="Port to listen on")
     api_key: str | None = Field(default=None, repr=False, description="Key that clients must send")
+    cors_origins: tuple[str, ...] = Field(
+        default=(), description="Origins whose browsers may call it; * is every one"
+    )
+    debug: bool = Field(
+        default=False, description="Answer /debug/accounting: what live requests hold"
+    )
     internal_token_file: str | None = Field(
         default=None, description="File with the token of our own gateway"
     )
@@ -133,6 +154,8 @@ def from_flags(arguments: Sequence[str]) -> LaunchSettings:
         parser.error("which model? Give a folder or URI as MODEL")
     if "served_model_name" in given:
         given["served_model_name"] = tuple(given["served_model_name"])
+    if "cors_origins" in given:
+        given["cors_origins"] = tuple(given["cors_origins"])
     return LaunchSettings(**given)
 
 

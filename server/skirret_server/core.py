@@ -121,6 +121,8 @@ class Stats:
     running: Mapping[Lane, int]
     waiting: Mapping[Lane, int]
     kv_usage: float  # 0..1: pages that running sequences hold
+    held_pages: int = 0  # by running sequences
+    grammars: int = 0  # of sequences, running and waiting
     cached_usage: float = 0.0  # 0..1: pages that hold reusable prefixes and may be evicted
     prompt_tokens: int = 0
     generation_tokens: int = 0
@@ -176,6 +178,9 @@ class Engine(Protocol):
         Raises Refused, QueueFull or Draining before the first update, EngineError after it.
         With `max_tokens` 0 the only update has no tokens and finish "length".
         """
+
+    async def flush_cache(self) -> bool:
+        """Forgets every cached prefix; False, and nothing done, while sequences run or wait."""
 
     async def drain(self) -> None:
         """Takes no new work from now on; returns when the last sequence has ended."""

@@ -24,6 +24,7 @@ from skirret_api.launch import LaunchSettings
 from skirret_batch.store import StoreError
 from skirret_server.api.app import Access
 from skirret_server.api.application import application
+from skirret_server.api.cors import Cors
 from skirret_server.api.lifecycle import Lifecycle
 from skirret_server.api.probes import prove
 from skirret_server.api.served import Served
@@ -98,6 +99,8 @@ async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
     app = application(
         lifecycle,
         access,
+        cors=Cors(settings.cors_origins),
+        tells_accounting=settings.debug,
         mounts=lambda: mounts,
         settings=_told(settings),
         logs_requests=settings.log_requests,
@@ -190,6 +193,10 @@ def served_from(loaded: Loaded, settings: LaunchSettings) -> Served:
         grammars=GrammarCompiler(lambda: vocabulary(tokenizer, loaded.engine.info)),
         template_fault=fault,
         created=int(time.time()),
+        tool_call_parser=settings.tool_call_parser,
+        separates_reasoning=settings.reasoning_parser == "auto",
+        max_answer_tokens=settings.max_answer_tokens,
+        is_strict=settings.strict_openai,
     )
 
 

@@ -90,6 +90,7 @@ class ScriptedEngine:
             running={"interactive": len(self.running), "batch": 0},
             waiting={"interactive": 0, "batch": 0},
             kv_usage=0.0,
+            grammars=sum(r.grammar is not None for r in self.requests if r.id in self.running),
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             finished=dict(self.finished),
@@ -122,6 +123,9 @@ class ScriptedEngine:
             self.running.discard(request.id)
             if not self.running:
                 self._idle.set()
+
+    async def flush_cache(self) -> bool:
+        return not self.running
 
     async def drain(self) -> None:
         self.refusal = Draining("the engine is draining")

@@ -15,6 +15,7 @@ from skirret_api.launch import ServerSettings
 from skirret_server.api.answer import Pace
 from skirret_server.api.app import Access, App
 from skirret_server.api.application import application
+from skirret_server.api.cors import Cors
 from skirret_server.api.inprocess import Call, Response, ask
 from skirret_server.api.lifecycle import Lifecycle
 from skirret_server.api.served import Served
@@ -49,13 +50,17 @@ class Server:
     access: Access = field(default_factory=Access)
     pace: Pace = field(default_factory=Pace)
     names: tuple[str, ...] = ("tiny", "org/tiny")
+    cors: Cors = field(default_factory=Cors)
+    settings: dict[str, Any] = field(default_factory=dict)  # more of what is served
 
     def __post_init__(self) -> None:
         self.grammars = GrammarCompiler(lambda: vocabulary(self.tokenizer, self.engine.info))
         self.lifecycle = Lifecycle(lambda: LoadStatus("loading weights", 40.0, 1e8, 3.2))
         self.lifecycle.serve(self.served)
         self.lifecycle.has_generated = True
-        self.app: App = application(self.lifecycle, self.access, pace=self.pace)
+        self.app: App = application(
+            self.lifecycle, self.access, pace=self.pace, cors=self.cors, tells_accounting=True
+        )
 
     @property
     def served(self) -> Served:
@@ -67,6 +72,7 @@ class Server:
             template=self.template,
             grammars=self.grammars,
             created=1_700_000_000,
+            **self.settings,
         )
 
     async def post(
@@ -124,6 +130,10 @@ class Server:
         health = await self.get("/health")
         return (await self.chat()).status == 200 and health.status == 200
 
+    async def accounting(self) -> dict[str, int]:
+        found: dict[str, int] = (await self.get("/debug/accounting")).json()
+        return found
+
     async def until_idle(self) -> None:
         async with asyncio.timeout(1.0):
             while self.lifecycle.running or self.engine.running:
@@ -168,6 +178,9 @@ def _join(choice: dict[str, Any], part: dict[str, Any]) -> None:
         return
     assert "finish_reason" not in choice, "nothing may follow the end of a choice"
     choice["message"]["content"] += part["delta"].pop("content", "")
+    if thought := part["delta"].pop("reasoning_content", ""):
+        choice["message"].setdefault("reasoning_content", "")
+        choice["message"]["reasoning_content"] += thought
     for call in part["delta"].pop("tool_calls", ()):
         _join_call(choice["message"].setdefault("tool_calls", []), call)
     assert not part["delta"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from skirret_server.api.app import Mount
+from skirret_server.api.inprocess import ask
 from skirret_server.embedded import ELSEWHERE
 from skirret_server.testing import IM_END
 
@@ -140,6 +142,32 @@ async def test_the_model_tells_what_a_batch_planner_needs(saying: Any) -> None:
 
 async def test_the_server_tells_how_logprobs_are_meant(saying: Any) -> None:
     assert (await saying("ok").get("/get_server_info")).json()["logprobs_mode"] == "raw"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_flush_forgets_every_prefix(real: Any, text: Any, method: str) -> None:
+    prompt = {"prompt": "flush " + method * 20, "max_tokens": 1}
+
+    async def cached() -> int:
+        usage = (await real.post("/v1/completions", text(**prompt))).json()["usage"]
+        found: int = usage["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    await cached()
+    assert await cached() > 0
+    response = await ask(real.app, method, "/flush_cache")
+    assert (response.status, response.body) == (200, b"Cache flushed.\n")
+    assert await cached() == 0
+
+
+async def test_a_flush_waits_for_nobody(saying: Any, chat: Any) -> None:
+    server = saying("x", script={"waits_after": 1, "gate": asyncio.Event()})
+    async with server.call("/v1/chat/completions", chat(stream=True)):
+        response = await server.post("/flush_cache", b"")
+        assert response.status == 400
+        assert response.json()["error"]["code"] == "cache_in_use"
+    await server.until_idle()
+    assert (await server.post("/flush_cache", b"")).status == 200
 
 
 async def test_models_are_listed_and_found_by_name(saying: Any) -> None:

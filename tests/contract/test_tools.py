@@ -173,3 +173,9 @@ async def test_a_faulty_tool_is_refused_by_name(
     assert response.status == 400
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (param, code)
+
+
+async def test_the_format_of_calls_can_be_set(saying: Any) -> None:
+    server = saying('[TOOL_CALLS][{"name": "g", "arguments": {}}]',
+                    settings={"tool_call_parser": "mistral"})  # fmt: skip
+    assert calls(await server.both(tools=[T2])) == [("g", {})]

@@ -47,8 +47,12 @@ class Pace:
 class Answer:
     """Every way a request can be answered; knows whether the status is out already."""
 
-    def __init__(self, send: Send, request: Request, pace: Pace) -> None:
+    def __init__(
+        self, send: Send, request: Request, pace: Pace, headers: Mapping[str, str]
+    ) -> None:
+        """`headers` go with whatever the answer turns out to be."""
         self.status: int | None = None  # once it is sent
+        self._headers = headers
         self._send = send
         self._request = request
         self._pace = pace
@@ -134,6 +138,7 @@ class Answer:
             "x-request-id": self._request.id,
             "openai-processing-ms": str(round((time.monotonic() - self._request.started) * 1000)),
             "openai-version": "2020-10-01",
+            **self._headers,
         }
 
 

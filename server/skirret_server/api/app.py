@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from skirret_api import internal
 from skirret_api.errors import ApiError, NotFound, ServerFault, Unauthorized
 from skirret_server.api.answer import Answer, EventStream, Pace, Reply
+from skirret_server.api.cors import Cors
 from skirret_server.api.exchange import (
     Caller,
     Receive,
@@ -30,6 +31,7 @@ from skirret_server.api.interrupts import ClientGone
 
 MAX_JSON = 32 * 1024 * 1024
 CLIENT_GONE = 499
+_ANY = ("GET", "POST", "DELETE")  # methods of a mounted application
 
 log = logging.getLogger("skirret.api")
 
@@ -88,6 +90,7 @@ class App:
         access: Access,
         *,
         pace: Pace | None = None,
+        cors: Cors | None = None,
         mounts: Callable[[], list[Mount]] = list,
         max_body: int = MAX_JSON,
         done: Callable[[Request, int], None] = lambda request, status: None,
@@ -100,6 +103,7 @@ class App:
         self._below = [route for route in routes if route.path.endswith("/")]
         self._access = access
         self._pace = pace or Pace()
+        self._cors = cors or Cors()
         self._mounts = mounts
         self._max_body = max_body
         self._done = done
@@ -117,7 +121,7 @@ class App:
             headers=headers,
             started=time.monotonic(),
         )
-        answer = Answer(send, request, self._pace)
+        answer = Answer(send, request, self._pace, self._cors.headers(headers))
         try:
             await self._answer(request, scope, receive, answer)
         except ClientGone as gone:
@@ -145,6 +149,11 @@ class App:
         self, request: Request, scope: Scope, receive: Receive, answer: Answer
     ) -> None:
         route = self._route(request.path)
+        if route is not None and self._cors.is_preflight(request.method, request.headers):
+            # Browsers send no key with this one.
+            methods = ", ".join(route.methods if isinstance(route, Route) else _ANY)
+            await answer.reply(Reply(b"", headers=self._cors.preflight(methods, request.headers)))
+            return
         is_open = isinstance(route, Route) and route.is_open
         request.caller = self._access.caller(request.headers, is_open=is_open)
         if isinstance(route, Mount):

@@ -11,6 +11,7 @@ from typing import Any
 from skirret_server.api.answer import Pace
 from skirret_server.api.app import Access, App, Mount, Route
 from skirret_server.api.completions import Completions
+from skirret_server.api.cors import Cors
 from skirret_server.api.exchange import Request
 from skirret_server.api.lifecycle import Lifecycle
 from skirret_server.api.metrics import Metrics
@@ -26,6 +27,8 @@ def application(
     access: Access,
     *,
     pace: Pace | None = None,
+    cors: Cors | None = None,
+    tells_accounting: bool = False,
     mounts: Callable[[], list[Mount]] = list,
     settings: Mapping[str, Any] | None = None,
     logs_requests: bool = False,
@@ -38,6 +41,7 @@ def application(
     completions = Completions(lifecycle, metrics)
     models = Models(lifecycle)
     native = Native(lifecycle, completions, settings or {})
+    debug = [Route("/debug/accounting", {"GET": probes.accounting})] if tells_accounting else []
     return App(
         [
             Route("/v1/chat/completions", {"POST": completions.chat}),
@@ -55,9 +59,12 @@ def application(
             Route("/get_model_info", {"GET": native.model_info}),
             Route("/get_server_info", {"GET": native.server_info}),
             Route("/abort_request", {"POST": native.abort}),
+            Route("/flush_cache", {"GET": native.flush, "POST": native.flush}),
+            *debug,
         ],
         access,
         pace=pace,
+        cors=cors,
         mounts=mounts,
         done=partial(_done, metrics, logs_requests),
     )

@@ -46,6 +46,7 @@ class ChatAsk:
     variables: Mapping[str, Any]  # for the chat template
     continue_final_message: bool
     tools: ToolUse | None
+    separates_reasoning: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def chat_ask(body: Mapping[str, Any], vocabulary: int) -> ChatAsk:
         variables=variables,
         continue_final_message=continues,
         tools=tool_use(checked.values, common.structure),
+        separates_reasoning=checked.get("separate_reasoning", True),
     )
 
 

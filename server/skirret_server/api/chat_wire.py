@@ -43,8 +43,10 @@ class ChatWire:
         deltas = self._deltas(index, piece)
         if piece.entries and not deltas:
             deltas = ["{}"]
+        last = len(deltas) - 1
         for number, delta in enumerate(deltas):
-            out += self._chunk(index, delta, self._logprobs(() if number else piece.entries))
+            entries = piece.entries if number == last else ()
+            out += self._chunk(index, delta, self._logprobs(entries))
         if piece.ending is not None:
             out += self._end(index, piece.ending)
         return out
@@ -60,10 +62,14 @@ class ChatWire:
         }
 
     def _deltas(self, index: int, piece: Piece) -> list[str]:
+        thought = (
+            [f'{{"reasoning_content":{wire.string(piece.reasoning)}}}'] if piece.reasoning else []
+        )
         if self._tools is None:
-            return [f'{{"content":{wire.string(piece.text)}}}'] if piece.text else []
+            said = [f'{{"content":{wire.string(piece.text)}}}'] if piece.text else []
+            return thought + said
         calling = self._callings[index]
-        return [
+        return thought + [
             wire.to_json(delta).decode()
             for delta in calling.deltas(piece.text, is_last=piece.ending is not None)
         ]
@@ -72,6 +78,8 @@ class ChatWire:
         message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
         if self._tools is not None:
             message |= self._callings[index].message(choice.text)
+        if choice.reasoning:
+            message["reasoning_content"] = choice.reasoning
         return {
             "index": index,
             "message": message,

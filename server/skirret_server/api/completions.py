@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from skirret_api import internal
-from skirret_api.errors import NotFound
+from skirret_api.errors import NotFound, Overloaded
 from skirret_server.api import wire
 from skirret_server.api.answer import EventStream, Reply
 from skirret_server.api.asks import (
@@ -31,6 +31,8 @@ from skirret_server.api.metrics import Metrics
 from skirret_server.api.prompts import (
     Prompt,
     chat_prompt,
+    check_mentions_json,
+    check_work,
     ignored_variables,
     text_prompt,
     token_budget,
@@ -39,6 +41,7 @@ from skirret_server.api.served import Served
 from skirret_server.api.structured import compiled
 from skirret_server.api.text_wire import TextWire
 from skirret_server.api.tools import ToolUse, shown_tokens, tool_structure
+from skirret_server.text.reasoning import reasoning_of
 from skirret_server.text.tool_calls import ToolFormat, format_of
 
 if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
@@ -78,9 +81,14 @@ class Completions:
         model = served_name(common.model, served, request.caller)
         head = Head(wire.new_id("chatcmpl"), int(self._now()), model, _tier(common))
         budget = token_budget(len(prompt.ids), common.max_tokens, served.limit, kind="messages")
-        form = format_of(served.template.source) if ask.tools and served.template else None
+        budget = min(budget, max(served.max_answer_tokens // common.n, 1))
+        form = None
+        if ask.tools and served.template:
+            form = format_of(served.template.source, served.tool_call_parser)
         if ask.tools and form:
             common = _with_tools(common, ask.tools, form, served)
+        if common.structure is None and ask.separates_reasoning and served.separates_reasoning:
+            common = _with_reasoning(common, prompt, served)
         ready = await _ready(common, served)
         tasks = [_task(prompt, budget, common, ready)]
         generation = _generation(request, served, common, head.id, tasks, common.n)
@@ -153,6 +161,7 @@ class Completions:
     ) -> AsyncGenerator[list[Step]]:
         """The steps, counted and timed, from a request that can be aborted."""
         self._lifecycle.enter(request.running, rid)
+        generation.texts = self._lifecycle.texts
         last: float | None = None
         try:
             async with aclosing(generation.steps()) as batches:
@@ -165,6 +174,8 @@ class Completions:
                     last = now
                     yield steps
             self._metrics.e2e_latency.observe(self._clock() - request.started)
+        except Overloaded as error:
+            raise self._lifecycle.refuse(error) from error
         finally:
             self._lifecycle.leave(request.running)
             request.facts |= asdict(generation.usage)
@@ -242,12 +253,17 @@ def _best(choices: Sequence[Choice], best_of: int, n: int) -> list[Choice]:
 def _chat(request: Request, served: Served) -> tuple[ChatAsk, Prompt]:
     ask = chat_ask(request.json(), served.engine.info.vocab_size)
     served_name(ask.common.model, served, request.caller)
+    check_work(ask.common.n, ask.common.max_tokens, served.max_answer_tokens)
+    if served.is_strict:
+        check_mentions_json(ask)
     return ask, chat_prompt(ask, served)
 
 
 def _text(request: Request, served: Served) -> tuple[CompletionAsk, list[Prompt]]:
     ask = completion_ask(request.json(), served.engine.info.vocab_size)
     served_name(ask.common.model, served, request.caller)
+    count = ask.best_of * len(ask.prompts)
+    check_work(count, ask.common.max_tokens, served.max_answer_tokens)
     return ask, [text_prompt(prompt, served) for prompt in ask.prompts]
 
 
@@ -257,6 +273,11 @@ def _with_tools(common: Ask, use: ToolUse, form: ToolFormat, served: Served) -> 
         structure=tool_structure(use, form, common.structure),
         rules=replace(common.rules, shown_tokens=shown_tokens(form, served.tokenizer)),
     )
+
+
+def _with_reasoning(common: Ask, prompt: Prompt, served: Served) -> Ask:
+    reasoning = reasoning_of(served.tokenizer, prompt.ids)
+    return replace(common, rules=replace(common.rules, reasoning=reasoning))
 
 
 async def _ready(common: Ask, served: Served) -> Ready | None:

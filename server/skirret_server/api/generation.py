@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, MutableSet, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, cast
@@ -83,6 +83,7 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0  # of the completion's
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class Step:
     logprobs: Sequence[Logprob] = ()  # of `tokens`
     cached_tokens: int = 0
     prompt_logprobs: Sequence[Logprob | None] | None = None  # with the first, when asked for
+    reasoning_tokens: int = 0  # of `tokens`
 
 
 @dataclass(slots=True)
@@ -102,6 +104,7 @@ class Choice:
     """All steps of one choice, folded."""
 
     text: str = ""
+    reasoning: str = ""
     entries: list[Entry] = field(default_factory=list)
     tokens: list[TokenId] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
@@ -111,6 +114,7 @@ class Choice:
 
     def add(self, step: Step) -> None:
         self.text += step.piece.text
+        self.reasoning += step.piece.reasoning
         self.entries += step.piece.entries
         self.tokens += step.tokens
         self.logprobs += step.logprobs
@@ -127,6 +131,7 @@ class Generation:
     tokenizer: Tokenizer
     work: Work
     usage: Usage = field(default_factory=Usage)
+    texts: MutableSet[ChoiceText] = field(default_factory=set)  # where its texts are accounted
 
     async def steps(self) -> AsyncGenerator[list[Step]]:
         """Everything that came since the last look. Raises ApiError."""
@@ -135,6 +140,8 @@ class Generation:
             ChoiceText(self.tokenizer, task.rules, task.prompt.tail)
             for task in map(self.work.task, range(len(requests)))
         ]
+        for text in texts:
+            self.texts.add(text)
         self.usage.prompt_tokens = sum(len(task.prompt.ids) for task in self.work.tasks)
         cached: dict[int, int] = {}
         try:
@@ -144,6 +151,7 @@ class Generation:
                     for index, update in await sequences.updates():
                         steps.append(step := _step(index, update, texts[index]))
                         self.usage.completion_tokens += len(step.tokens)
+                        self.usage.reasoning_tokens += step.reasoning_tokens
                         if index not in cached:
                             cached[index] = update.cached_tokens
                             self.usage.cached_tokens = _cached_tokens(cached, self.work.n)
@@ -248,7 +256,7 @@ class _Many:
 
 
 def _step(index: int, update: Update, text: ChoiceText) -> Step:
-    before = text.completion_tokens
+    before, thought_before = text.completion_tokens, text.reasoning_tokens
     piece = text.feed(update)
     taken = text.completion_tokens - before  # fewer than came when a stop string ended it
     return Step(
@@ -258,6 +266,7 @@ def _step(index: int, update: Update, text: ChoiceText) -> Step:
         update.logprobs[:taken],
         update.cached_tokens,
         update.prompt_logprobs,
+        text.reasoning_tokens - thought_before,
     )
 
 

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from weakref import WeakSet
 
 from skirret_api import internal
-from skirret_api.errors import ApiError, Unavailable
+from skirret_api.errors import ApiError, Overloaded, Unavailable
+from skirret_server.api.departures import Departures
 from skirret_server.api.interrupts import Interruptible
 from skirret_server.api.served import Served
 from skirret_server.load.progress import LoadStatus
+from skirret_server.text.choice import ChoiceText
 
 
 class Lifecycle:
     """Owns the phase, the served model and the set of running requests."""
 
-    def __init__(self, loading: Callable[[], LoadStatus]) -> None:
+    def __init__(
+        self, loading: Callable[[], LoadStatus], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`loading` tells how far the model is, until `serve` is called."""
         self.has_generated = False
         self._loading = loading
         self._served: Served | None = None
         self._is_draining = False
         self._running: dict[Interruptible, str | None] = {}  # with the caller's rid
+        # Seen without being held, so that one which is leaked is counted.
+        self.texts: WeakSet[ChoiceText] = WeakSet()
+        self._departures = Departures(clock)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -74,8 +83,13 @@ class Lifecycle:
 
     def leave(self, running: Interruptible) -> None:
         self._running.pop(running, None)
+        self._departures.ended()
         if not self._running:
             self._idle.set()
+
+    def refuse(self, error: Overloaded) -> Overloaded:
+        """The same refusal, with the time after which there should be room."""
+        return Overloaded(error.message, retry_after=self._departures.refused())
 
     def abort(self, wanted: Callable[[str | None], bool]) -> int:
         """Ends the requests whose rid is wanted; how many there were."""

@@ -18,7 +18,7 @@ from skirret_server.api.exchange import Request
 from skirret_server.api.generation import Choice, Generation, Step, Task, Work
 from skirret_server.api.lifecycle import Lifecycle
 from skirret_server.api.parameters import DETOKENIZE, GENERATE, TOKENIZE, check
-from skirret_server.api.prompts import chat_prompt, text_prompt, token_budget
+from skirret_server.api.prompts import chat_prompt, check_work, text_prompt, token_budget
 from skirret_server.api.served import Served
 from skirret_server.api.shapes import missing
 from skirret_server.api.structured import compiled, structure
@@ -104,6 +104,15 @@ class Native:
             }
         )
 
+    async def flush(self, request: Request) -> Reply:
+        """Forgets every cached prefix; refused while requests run, as by SGLang."""
+        if not await self._lifecycle.admit().engine.flush_cache():
+            raise InvalidRequest(
+                "The cache is in use: requests are running or waiting. Try again when none is.",
+                code="cache_in_use",
+            )
+        return Reply(b"Cache flushed.\n", content_type="text/plain; charset=utf-8")
+
     async def abort(self, request: Request) -> Reply:
         body = request.json()
         rid, every = body.get("rid"), body.get("abort_all", False)
@@ -136,6 +145,8 @@ class _NativeAsk:
                 code="invalid_value",
             )
         n = counts.pop()
+        for option in options:
+            check_work(n * len(prompts), option.get("max_new_tokens"), served.max_answer_tokens)
         self.returns_logprobs = checked.get("return_logprob", False)
         self.names_tokens = checked.get("return_text_in_logprobs", False)
         self.top = checked.get("top_logprobs_num", 0)

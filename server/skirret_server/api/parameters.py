@@ -99,7 +99,9 @@ SAMPLING: dict[str, Parameter] = {
     "frequency_penalty": Parameter(Decimal(-2, 2), 0.0, "over generated tokens alone"),
     "presence_penalty": Parameter(Decimal(-2, 2), 0.0, "over generated tokens alone"),
     "repetition_penalty": Parameter(Decimal(0, 2, excludes_min=True), 1.0),
-    "logit_bias": Parameter(Map(Decimal(-100, 100), max=1024), note="token id to bias"),
+    "logit_bias": Parameter(
+        Map(Decimal(-100, 100), max=1024, names_items=False), note="token id to bias"
+    ),
     "seed": Parameter(Integer(-INT64 - 1, INT64), note="choice i draws from (seed, i)"),
     "n": Parameter(Integer(1, 128), 1),
     "stop": Parameter(_stop(4), note="searched in the generated text, per character"),
@@ -255,7 +257,9 @@ CHAT: dict[str, Parameter] = {
         Enum(("none", "minimal", "low", "medium", "high", "xhigh", "max")),
         note="to the chat template, when it knows it",
     ),
-    "separate_reasoning": _refused("reasoning is not parsed yet"),
+    "separate_reasoning": Parameter(
+        Boolean(), True, "what comes between <think> tags is reasoning_content"
+    ),
     "verbosity": _ignored(Enum(("low", "medium", "high"))),
     "store": _ignored(Boolean()),
     "safety_identifier": _ignored(String()),

@@ -54,6 +54,20 @@ class Probes:
     async def status(self, request: Request) -> Reply:
         return Reply.of(self._status())
 
+    async def accounting(self, request: Request) -> Reply:
+        """What live requests hold. All zero when there is none."""
+        served = self._lifecycle.admit()
+        stats = served.engine.stats()
+        return Reply.of(
+            {
+                "requests": self._lifecycle.running,
+                "sequences": sum(stats.running.values()) + sum(stats.waiting.values()),
+                "pages": stats.held_pages,
+                "grammars": stats.grammars,
+                "detokenisers": len(self._lifecycle.texts),
+            }
+        )
+
     async def metrics(self, request: Request) -> Reply:
         return Reply(self._metrics.page(), content_type=CONTENT_TYPE)
 

@@ -100,6 +100,33 @@ def token_budget(
     )
 
 
+def check_work(count: int, asked: int | None, most: int) -> None:
+    """Refuses `count` answers of `asked` tokens when they are more than the server gives one.
+
+    Raises InvalidRequest.
+    """
+    if asked is None or count * asked <= most:
+        return
+    raise InvalidRequest(
+        f"{count} answers of {asked} tokens are {count * asked} tokens; one request may ask for "
+        f"{most} at most. Ask for fewer or shorter ones.",
+        param="n",
+        code="integer_above_max_value",
+    )
+
+
+def check_mentions_json(ask: ChatAsk) -> None:
+    """OpenAI's own rule, which saves its models from endless white space. Raises InvalidRequest."""
+    wanted = ask.common.structure
+    is_object = wanted is not None and wanted.spec.kind == "json_object"
+    if is_object and "json" not in json.dumps(ask.messages).lower():
+        raise InvalidRequest(
+            "'messages' must contain the word 'json' in some form, to use 'response_format' of "
+            "type 'json_object'.",
+            param="messages",
+        )
+
+
 def _template(served: Served) -> ChatTemplate:
     if served.template is not None:
         return served.template

@@ -25,6 +25,10 @@ class Served:
     grammars: GrammarCompiler
     template_fault: str | None = None  # why there is none, when the model has one
     created: int = 0  # seconds since the epoch: when it was loaded
+    tool_call_parser: str = "auto"
+    separates_reasoning: bool = True  # where the model's vocabulary marks it
+    max_answer_tokens: int = 1_048_576  # of one request: prompts x choices x max_tokens
+    is_strict: bool = False  # refuses what OpenAI refuses for its own sake
 
     def answers_to(self, name: str) -> bool:
         """The path too: who starts a server with a path calls its model by it, as with SGLang."""

@@ -217,6 +217,7 @@ class Map:
     value: Shape
     max: int = 1_000_000
     key_max: int = 10_485_760
+    names_items: bool = True  # a refused item is named by its key, or by the map alone
     noun = "an object"
 
     def accepts(self, value: Any) -> bool:
@@ -240,7 +241,10 @@ class Map:
                     path,
                     "string_above_max_length",
                 )
-        return {key: self.value.check(item, f"{path}.{key}") for key, item in value.items()}
+        return {
+            key: self.value.check(item, f"{path}.{key}" if self.names_items else path)
+            for key, item in value.items()
+        }
 
     def __str__(self) -> str:
         size = f" of at most {self.max}" if self.max < 1_000_000 else ""

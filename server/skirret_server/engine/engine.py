@@ -49,11 +49,16 @@ class _Abort:
     stream: Stream
 
 
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    done: Callable[[bool], None]
+
+
 class _Close:
     pass
 
 
-_Command = _Add | _Abort | _Close
+_Command = _Add | _Abort | _Flush | _Close
 
 
 class SteppingEngine:
@@ -120,6 +125,18 @@ class SteppingEngine:
             self._open -= 1
             if not stream.ended:
                 self._commands.put(_Abort(stream))
+
+    async def flush_cache(self) -> bool:
+        if self._refusal is not None:
+            raise self._refusal()
+        loop = asyncio.get_running_loop()
+        flushed: asyncio.Future[bool] = loop.create_future()
+
+        def done(is_flushed: bool) -> None:
+            loop.call_soon_threadsafe(_answer, flushed, is_flushed)
+
+        self._commands.put(_Flush(done))
+        return await flushed
 
     async def drain(self) -> None:
         self._refusal = self._refusal or _draining
@@ -190,7 +207,7 @@ class SteppingEngine:
             return self._commands.get_nowait()
         return self._commands.get(timeout=_IDLE_CHECK if unchecked else None)
 
-    def _carry_out(self, command: _Add | _Abort) -> None:
+    def _carry_out(self, command: _Add | _Abort | _Flush) -> None:
         match command:
             case _Add(request, stream):
                 try:
@@ -199,6 +216,11 @@ class SteppingEngine:
                     self._deliver([(stream, error)])
             case _Abort(stream):
                 self._stepper.abort(stream)
+            case _Flush(done):
+                is_idle = self._stepper.is_idle
+                if is_idle:
+                    self._stepper.flush()
+                done(is_idle)
 
     def _deliver(self, given: Iterable[tuple[Stream, Update | EngineError]]) -> None:
         by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Stream, Update | EngineError]]]
@@ -218,6 +240,11 @@ class SteppingEngine:
 
     def _hung(self, seconds: float) -> None:
         self._fatal("StepHung", f"a step has been running for {seconds:.0f} s; stacks are above")
+
+
+def _answer(future: asyncio.Future[bool], value: bool) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 def _draining() -> EngineError:

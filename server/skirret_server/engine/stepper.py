@@ -148,6 +148,8 @@ class Stepper(Generic[Reader]):
             running={lane: in_lane[lane] for lane in LANES},
             waiting={lane: scheduler.waiting(lane) for lane in LANES},
             kv_usage=cache.held / cache.pool.size,
+            held_pages=cache.held,
+            grammars=sum(each.grammar is not None for each in self._clients),
             cached_usage=cache.tree.evictable / cache.pool.size,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from skirret_server.core import Finish, FinishReason, Logprob, TokenId, Update
+from skirret_server.text.reasoning import Reasoning, ReasoningSplit
 from skirret_server.text.stops import StopScan, StopStrings
 from skirret_server.text.tokenizer import Tokenizer
 
@@ -38,6 +39,7 @@ class Piece:
     text: str
     entries: tuple[Entry, ...] = ()
     ending: Ending | None = None
+    reasoning: str = ""  # thought before the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class TextRules:
     skip_special_tokens: bool = True
     keeps_stop: bool = False  # no_stop_trim: the match stays in the text
     shown_tokens: frozenset[TokenId] = frozenset()  # special ones that are text all the same
+    reasoning: Reasoning | None = None  # kept out of the text; stops are not looked for in it
 
 
 class ChoiceText:
@@ -62,6 +65,8 @@ class ChoiceText:
         hides = tokenizer.special_ids if rules.skip_special_tokens else frozenset()
         self._hidden = hides - rules.shown_tokens if rules.shown_tokens else hides
         self._scan = StopScan(rules.stops, keeps_match=rules.keeps_stop) if rules.stops else None
+        self._split = ReasoningSplit(rules.reasoning) if rules.reasoning else None
+        self._thought = ""  # since the last piece
         self._utf8 = _Utf8Decoder(errors="replace")
         self._utf8.decode(prompt_tail)
         # Characters: [0, released) are out, [released, decoded) are held as a possible stop.
@@ -88,10 +93,19 @@ class ChoiceText:
         return self._piece(out, Ending(update.finish.reason, update.finish.stop_token))
 
     @property
+    def reasoning_tokens(self) -> int:
+        return self._split.tokens if self._split else 0
+
+    @property
     def _matched(self) -> str | None:
         return self._scan.matched if self._scan else None
 
     def _take(self, token: TokenId, logprob: Logprob | None) -> str:
+        if self._split is not None:
+            thought = self._split.take(token, self._tokenizer.bytes_of(token))
+            if thought is not None:
+                self._thought += thought
+                return ""
         is_hidden = token in self._hidden
         start = self._decoded
         text = self._utf8.decode(b"" if is_hidden else self._tokenizer.bytes_of(token))
@@ -109,6 +123,8 @@ class ChoiceText:
         return text
 
     def _flush(self) -> str:
+        if self._split is not None:
+            self._thought += self._split.flush()
         rest = self._utf8.decode(b"", final=True)
         self._decoded += len(rest)
         out = self._release(rest)
@@ -120,7 +136,8 @@ class ChoiceText:
 
     def _piece(self, out: Iterable[str], ending: Ending | None = None) -> Piece:
         entries = tuple(self._entries(ending is not None)) if self._pending else ()
-        return Piece("".join(out), entries, ending)
+        thought, self._thought = self._thought, ""
+        return Piece("".join(out), entries, ending, thought)
 
     def _entries(self, is_last: bool) -> Iterable[Entry]:
         while self._pending:

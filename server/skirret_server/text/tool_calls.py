@@ -25,8 +25,13 @@ MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", "]", ", ", "arguments")
 LLAMA = ToolFormat("llama", "", "", "; ", "parameters")
 
 
-def format_of(template: str) -> ToolFormat:
-    """The format that a chat template teaches; Hermes' where it teaches none."""
+FORMATS = {form.name: form for form in (HERMES, MISTRAL, LLAMA)}
+
+
+def format_of(template: str, parser: str = "auto") -> ToolFormat:
+    """The named format; or the one that a chat template teaches, Hermes' where it teaches none."""
+    if parser != "auto":
+        return FORMATS[parser]
     if "<tool_call>" in template:
         return HERMES
     if "[TOOL_CALLS]" in template:
