@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 from minio import Minio
 from openai import OpenAI
 
+from skirret_cli.command import main
 from skirret_local import local
 from skirret_local.installation import KubectlFailed, Site, until
 from skirret_local.manifests import batch_job, chat_lines
@@ -177,6 +179,19 @@ def test_the_end_is_told_by_a_signed_webhook(
     assert event.type == "batch.completed"
     until("the object is gone", lambda: not site.find("batchjob", name), within=90)
     assert client.batches.retrieve(event.data.id).status == "completed"
+
+
+def test_the_command_line_talks_to_the_gateway(
+    site: Site, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(chat_lines("whatever", 5))
+    url = f"--url={site.gateway()}/v1"
+    assert main(["batch", "submit", str(path), f"--model={model}", "--wait", "--json", url]) == 0
+    batch = json.loads(capsys.readouterr().out)
+    assert main(["batch", "results", batch["id"], url]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["custom_id"] for row in rows] == [f"line-{i}" for i in range(5)]
 
 
 def test_a_field_that_can_not_be_changed_says_so(site: Site, submit: Callable[..., str]) -> None:
