@@ -36,6 +36,8 @@ from skirret_batch.store import BatchStore, Changed, NotThere, StoreError
 
 log = logging.getLogger(__name__)
 
+ResultKind = Literal["output", "error"]
+
 LIVE = "live/"
 BATCHES = "batches/"
 OWN_FOLDERS = ("batches/", "files/", "live/", "requests/")  # no place for a user's copies
@@ -112,6 +114,17 @@ def derived_id(kind: str, now: float, seed: str) -> str:
 def id_for_cr(uid: str, created: float) -> str:
     """The id of the batch of a BatchJob with this uid and creation time."""
     return derived_id("batch", created, uid)
+
+
+def result_id(record: Record, kind: ResultKind) -> str:
+    """The id of the file with a batch's answers or errors, the same whoever makes it."""
+    return derived_id("file", results_time(record), f"{record.id}:{kind}")
+
+
+def results_time(record: Record) -> int:
+    """When the files of an ended or ending batch were made, whoever makes them."""
+    batch = record.batch
+    return batch.finalizing_at or batch.cancelling_at or batch.created_at
 
 
 def id_time(object_id: str) -> float | None:

@@ -23,6 +23,7 @@ from skirret_batch.record import (
     live,
     load,
     record_key,
+    result_id,
 )
 from skirret_batch.store import BatchStore, NotThere
 
@@ -44,10 +45,14 @@ async def sweep(store: BatchStore, now: float) -> None:
 
 
 async def clear(store: BatchStore, batch_id: str) -> None:
-    """Removes everything of a batch but its record."""
-    folder = folder_of(batch_id)
-    async for upload in store.uploads(folder):
-        await store.abort(upload.key, upload.upload)
+    """Removes everything of an ended batch but its record and its files."""
+    folder, record = folder_of(batch_id), await _find(store, batch_id)
+    begun = [folder]
+    if record is not None:  # files that a publisher began, and that will never be
+        begun += [blob_key(result_id(record, "output")), blob_key(result_id(record, "error"))]
+    for prefix in begun:
+        async for upload in store.uploads(prefix):
+            await store.abort(upload.key, upload.upload)
     async for entry in store.list(folder):
         if entry.key != record_key(batch_id):
             await store.delete(entry.key)

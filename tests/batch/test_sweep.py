@@ -12,7 +12,7 @@ from skirret_batch import files
 from skirret_batch import record as records
 from skirret_batch.reservation import reserve
 from skirret_batch.store import BatchStore, NotThere
-from skirret_batch.sweep import sweep
+from skirret_batch.sweep import clear, sweep
 from skirret_batch.testing import FakeCompletions, chat_line, outcome, submit
 from skirret_batch.worker import Worker, WorkerSettings
 
@@ -98,6 +98,15 @@ async def test_abandoned_uploads_go_after_a_day(store: BatchStore) -> None:
     await sweep(store, time.time() + 60)
     assert [pending.upload async for pending in store.uploads("files/")] == [upload]
     await sweep(store, time.time() + 2 * DAY)
+    assert [pending async for pending in store.uploads("files/")] == []
+
+
+async def test_a_discarded_batch_leaves_no_upload_of_its_files(store: BatchStore) -> None:
+    batch_id = await submit(store, chat_line("a"))
+    record = await records.change(store, batch_id, lambda it: records.finalize(it, time.time()))
+    await store.begin(records.blob_key(records.result_id(record, "output")))
+    await records.change(store, batch_id, lambda it: records.discard(it, time.time()))
+    await clear(store, batch_id)
     assert [pending async for pending in store.uploads("files/")] == []
 
 

@@ -27,8 +27,13 @@ def test_a_models_fields_and_profile_exist(path: Path) -> None:
     assert spec.profile in PROFILES
 
 
-def test_the_batchs_fields_exist() -> None:
-    BatchJobSpec.model_validate(resource(EXAMPLES / "batchjob.yaml", "BatchJob")["spec"])
+@pytest.mark.parametrize(
+    "path", sorted(EXAMPLES.glob("batchjob*.yaml")), ids=lambda path: path.stem
+)
+def test_the_batchs_fields_exist(path: Path) -> None:
+    *_, job = yaml.safe_load_all(path.read_text())
+    assert (job["apiVersion"], job["kind"]) == (API_VERSION, "BatchJob")
+    BatchJobSpec.model_validate(job["spec"])
 
 
 def test_the_batchs_input_asks_the_example_model_by_unique_ids() -> None:

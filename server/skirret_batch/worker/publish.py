@@ -16,7 +16,7 @@ from typing import IO
 from skirret_api.openai import FileObject
 from skirret_batch import files, lines
 from skirret_batch.lines import Unfinished
-from skirret_batch.record import Record, blob_key, derived_id
+from skirret_batch.record import Record, ResultKind, blob_key, result_id, results_time
 from skirret_batch.store import BatchStore, StoreError
 from skirret_batch.upload import Upload
 from skirret_batch.worker.shard import Manifest
@@ -66,16 +66,6 @@ async def retract(store: BatchStore, published: Published) -> None:
             await files.remove(store, file_id)
 
 
-def file_id(record: Record, kind: str) -> str:
-    """The id of a batch's output or error file, the same whoever makes it."""
-    return derived_id("file", _since(record), f"{record.id}:{kind}")
-
-
-def _since(record: Record) -> int:
-    batch = record.batch
-    return batch.finalizing_at or batch.cancelling_at or batch.created_at
-
-
 def _code(record: Record) -> Unfinished:
     """Not by the status, which a late cancel may change: every publisher must say the same."""
     return "batch_expired" if record.batch.finalizing_at else "batch_cancelled"
@@ -85,19 +75,24 @@ class _Sheet:
     """One file being written."""
 
     def __init__(
-        self, store: BatchStore, record: Record, kind: str, part_size: int, copies: BatchStore
+        self,
+        store: BatchStore,
+        record: Record,
+        kind: ResultKind,
+        part_size: int,
+        copies: BatchStore,
     ) -> None:
         self._store = store
         self._copies = copies
         self._record = record
-        self._id = file_id(record, kind)
+        self._id = result_id(record, kind)
         self._name = f"{record.id}_{kind}.jsonl"
         self._part_size = part_size
         self._upload = Upload(store, blob_key(self._id), part_size)
 
     @classmethod
     async def open(
-        cls, store: BatchStore, record: Record, kind: str, part_size: int, copies: BatchStore
+        cls, store: BatchStore, record: Record, kind: ResultKind, part_size: int, copies: BatchStore
     ) -> _Sheet:
         sheet = cls(store, record, kind, part_size, copies)
         # Of a publisher that was killed; whoever still writes there makes the same bytes again.
@@ -114,7 +109,7 @@ class _Sheet:
         await self._upload.finish()
         if self._record.output_uri is not None:
             await self._copy(self._record.output_uri)
-        created = _since(self._record)
+        created = results_time(self._record)
         kept = self._record.output_expires_after or files.KEPT_FOR
         await files.publish(
             self._store,
