@@ -48,6 +48,10 @@ class _Draft:
             self.rows[sequence] = count
             self._take(sequence, count)
 
+    def add(self, sequence: Sequence, count: int) -> None:
+        self.rows[sequence] += count
+        self._take(sequence, count)
+
     def drop(self, sequence: Sequence) -> None:
         self._take(sequence, -self.rows.pop(sequence, 0))
 
@@ -176,14 +180,13 @@ class Scheduler:
         """Into the room that is left: nobody waits for them, and nobody is retracted."""
         if len(draft.rows) > _MOST_GUESSING:
             return
-        for sequence, count in draft.rows.items():
-            guessed = min(len(sequence.guess), draft.room) if sequence.is_decoding else 0
-            if not guessed:
+        for sequence in draft.rows:
+            guessed = min(len(sequence.guess), draft.room_for(sequence))
+            if guessed <= 0 or not sequence.is_decoding:
                 continue
             assert sequence.holding is not None, "a row without pages"
             if self.cache.grow(sequence.holding, sequence.length + guessed):
-                draft.rows[sequence] = count + guessed
-                draft.room -= guessed
+                draft.add(sequence, guessed)
 
     def _continue_prompts(self, lane: Lane, draft: _Draft) -> None:
         for sequence in self.running:
