@@ -63,6 +63,12 @@ class Grammar(Protocol):
 
     def is_complete(self) -> bool: ...
 
+    def guess(self, last: TokenId) -> tuple[TokenId, ...]:
+        """Tokens that probably follow `last`, since the text has hardly another way to go on.
+
+        They are computed before they are drawn. A wrong guess costs time and changes nothing.
+        """
+
     def copy(self) -> Grammar: ...
 
 
@@ -132,6 +138,7 @@ class Stats:
     retractions: int = 0  # running sequences put back to wait, for lack of pages or for the lane
     finished: Mapping[FinishReason, int] = field(default_factory=dict)
     aborted: int = 0
+    jumped_tokens: int = 0  # of the generated, right guesses of grammars: they took no step
     failed: int = 0  # EngineError after the first update or in its place
     steps: int = 0
     step_seconds: float = 0.0

@@ -204,7 +204,11 @@ def vocabulary(tokenizer: Tokenizer, info: ModelInfo) -> Vocabulary:
     from skirret_server.grammar.masks import Vocabulary
 
     return Vocabulary(
-        tokenizer.all_bytes, tokenizer.special_ids, info.eos_token_ids, info.vocab_size
+        tokenizer.all_bytes,
+        tokenizer.special_ids,
+        info.eos_token_ids,
+        info.vocab_size,
+        tokenizer.encode_inner,
     )
 
 

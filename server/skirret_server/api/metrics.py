@@ -112,6 +112,7 @@ class _EngineTotals(Collector):
             ("prefix_cache_hits", "Prompt tokens found", stats.cache_hit_tokens),
             ("evicted_tokens", "Tokens dropped from the cache", stats.evicted_tokens),
             ("num_preemptions", "Running sequences put back to wait", stats.retractions),
+            ("jumped_tokens", "Generated tokens that took no step", stats.jumped_tokens),
             ("aborted_requests", "Sequences that their caller ended", stats.aborted),
             ("failed_requests", "Sequences that the engine gave up on", stats.failed),
             ("engine_steps", "Steps of the engine", stats.steps),

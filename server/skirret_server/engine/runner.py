@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from skirret_server.engine.pool import KvPool
 from skirret_server.model.decoder import Decoder
 from skirret_server.sampling.sampler import sample, score
 from skirret_server.scheduler.sequence import Outcome, Row, Step
+from skirret_server.scheduler.sequence import Sequence as Drawing
 
 # The most logits in memory at once, in rows: those of a long prompt would be gigabytes.
 _SCORED = 64
@@ -43,13 +46,18 @@ class ModelRunner:
         outcomes = [Outcome()] * len(step.rows)
         sampled = [index for index, row in enumerate(step.rows) if row.samples]
         if sampled:
-            last = torch.from_numpy(layout.starts[1:][sampled].astype(np.int64) - 1)
-            logits = self._decoder.logits(hidden[last])
-            sequences = [step.rows[index].sequence for index in sampled]
-            for index, outcome in zip(
-                sampled, sample(logits, sequences, self._end_tokens), strict=True
-            ):
-                outcomes[index] = outcome
+            # Where a guess was computed, the tokens after each part of it are drawn too.
+            wanted = [
+                int(layout.starts[index + 1]) - 1 - back
+                for index in sampled
+                for back in range(len(step.rows[index].guess), -1, -1)
+            ]
+            logits = self._decoder.logits(hidden[torch.tensor(wanted)])
+            sequences = [each for index in sampled for each in _drawn_for(step.rows[index])]
+            drawn = iter(sample(logits, sequences, self._end_tokens))
+            for index in sampled:
+                guess = step.rows[index].guess
+                outcomes[index] = as_far_as_right(guess, list(islice(drawn, len(guess) + 1)))
         for index, row in enumerate(step.rows):
             if row.sequence.request.sampling.prompt_logprobs is not None:
                 scored = tuple(self._scored(row, hidden[layout.starts[index] :]))
@@ -72,7 +80,22 @@ class ModelRunner:
 
 
 def with_prompt(outcome: Outcome, scored: tuple[Logprob, ...]) -> Outcome:
-    return Outcome(outcome.token, outcome.logprob, scored, outcome.error)
+    return replace(outcome, prompt_logprobs=scored)
+
+
+def as_far_as_right(guess: Sequence[TokenId], drawn: Sequence[Outcome]) -> Outcome:
+    """What was drawn after a right guess counts; `drawn` has one more than was guessed."""
+    right = 0
+    while right < len(guess) and drawn[right].token == guess[right]:
+        right += 1
+    then = [each for each in drawn[1 : right + 1] if each.error is None]
+    return replace(drawn[0], then=tuple(then))
+
+
+def _drawn_for(row: Row) -> Iterator[Drawing]:
+    yield row.sequence
+    for end in range(1, len(row.guess) + 1):
+        yield row.sequence.after(row.guess[:end])
 
 
 def arrays(

@@ -82,6 +82,7 @@ class Stepper(Generic[Reader]):
         self._step_seconds = 0.0
         self._prompt_tokens = 0
         self._generation_tokens = 0
+        self._jumped_tokens = 0
 
     @property
     def is_idle(self) -> bool:
@@ -158,6 +159,7 @@ class Stepper(Generic[Reader]):
             evicted_tokens=cache.evicted_tokens,
             retractions=scheduler.retractions,
             finished=dict(self._finished),
+            jumped_tokens=self._jumped_tokens,
             aborted=self._aborted,
             failed=self._failed,
             steps=self._steps,
@@ -191,15 +193,25 @@ class Stepper(Generic[Reader]):
             client.prompt_logprobs += outcome.prompt_logprobs
         if not row.samples:
             return None
+        tokens: list[TokenId] = []
+        logprobs: list[Logprob] = []
+        finish: Finish | None = None
         if sampling.max_tokens == 0 or outcome.token is None:
-            tokens: tuple[TokenId, ...] = ()
-            finish: Finish | None = Finish("length")
+            finish = Finish("length")
         else:
-            tokens = (outcome.token,)
-            finish = self._append(sequence, outcome.token)
+            for drawn in (outcome, *outcome.then):
+                assert drawn.token is not None, "it was drawn"
+                if tokens:
+                    self._scheduler.accept_guess(sequence)
+                    self._jumped_tokens += 1
+                tokens.append(drawn.token)
+                logprobs += [drawn.logprob] if drawn.logprob else []
+                finish = self._append(sequence, drawn.token)
+                if finish is not None:
+                    break
         update = Update(
-            tokens=tokens,
-            logprobs=(outcome.logprob,) if outcome.logprob and tokens else (),
+            tokens=tuple(tokens),
+            logprobs=tuple(logprobs),
             cached_tokens=(sequence.cached or 0) if client.is_new else 0,
             prompt_logprobs=(
                 tuple(client.prompt_logprobs)
@@ -223,6 +235,8 @@ class Stepper(Generic[Reader]):
         if token in self._end_tokens:  # even with ignore_eos: no grammar goes on after it
             return Finish("stop", token)
         sequence.grammar.accept(token)
+        left = sequence.request.sampling.max_tokens - sequence.generated
+        sequence.guess = sequence.grammar.guess(token)[: left - 1]
         return Finish("stop") if self._has_only_ends(sequence.grammar) else None
 
     def _has_only_ends(self, grammar: Grammar) -> bool:

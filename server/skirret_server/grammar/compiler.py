@@ -85,7 +85,8 @@ class GrammarCompiler:
     async def _compile(self, spec: Spec) -> Ready:
         async with self._slots:
             made = await self._made(spec)
-        return Ready(CompiledGrammar(made.automaton, await self._ready_masks()), made.unenforced)
+        masks = await self._ready_masks()
+        return Ready(CompiledGrammar(made.automaton, made.likely, masks), made.unenforced)
 
     async def _ready_masks(self) -> MaskCache:
         if self._masks is None:
@@ -164,5 +165,6 @@ class _Worker:
 
 
 def _bytes(spec: Spec, result: Ready | GrammarError) -> int:
-    made = result.grammar.automaton.size if isinstance(result, Ready) else 0
+    grammar = result.grammar if isinstance(result, Ready) else None
+    made = grammar.automaton.size + grammar.likely.nbytes if grammar else 0
     return len(spec.source) + made + 1000

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from skirret_server.grammar.automaton import Automaton, Budget, automaton
 from skirret_server.grammar.ebnf import grammar
 from skirret_server.grammar.errors import BadGrammar, BadTool
+from skirret_server.grammar.likely import likely_bytes
 from skirret_server.grammar.regex import whole
 from skirret_server.grammar.schema import Schema, any_json_object
 from skirret_server.grammar.spec import Spec
@@ -19,6 +23,7 @@ from skirret_server.grammar.syntax import Node, alt, literal, repeat, seq
 @dataclass(frozen=True, slots=True)
 class Made:
     automaton: Automaton
+    likely: npt.NDArray[np.int16]  # by state: see likely_bytes
     unenforced: frozenset[str]  # keywords that were let pass
 
 
@@ -26,7 +31,8 @@ def make(spec: Spec, budget: Budget) -> Made:
     """Raises GrammarError."""
     unenforced: set[str] = set()
     tree = _tree(spec, unenforced)
-    return Made(automaton(tree, budget), frozenset(unenforced))
+    found = automaton(tree, budget)
+    return Made(found, likely_bytes(found), frozenset(unenforced))
 
 
 def _tree(spec: Spec, unenforced: set[str]) -> Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 import numpy as np
@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from skirret_server.core import TokenId, TokenSet
 from skirret_server.grammar.automaton import DEAD, START, Automaton
+from skirret_server.grammar.likely import NONE, likely_text
 
 # Longer tokens are never allowed: they are separators and filler, and cost every mask time.
 _LONGEST = 48  # bytes
+_GUESSES = 4096  # remembered for each grammar
 _ENTRY = 500  # bytes that a set takes beside its ids
 
 
@@ -22,15 +24,19 @@ class Vocabulary:
 
     def __init__(
         self, tokens: Sequence[bytes], special: Iterable[TokenId], end_tokens: Iterable[TokenId],
-        size: int,
+        size: int, encode: Callable[[str], Sequence[TokenId]] | None = None,
     ) -> None:  # fmt: skip
-        """`size`: of the model's vocabulary; special and end tokens are in no text."""
+        """`size`: of the model's vocabulary; special and end tokens are in no text.
+
+        `encode`: tokens of a text in the middle of another; without it nothing is guessed.
+        """
         excluded = frozenset(special).union(end_tokens)
         lengths = np.fromiter(map(len, tokens[:size]), np.int64)
         lengths[[token for token in excluded if token < len(lengths)]] = 0
         lengths[lengths > _LONGEST] = 0
         ids = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
         self.bytes_of = tokens
+        self._encode = encode
         self.end_tokens = frozenset(end_tokens)
         self.size = size
         self._ids = ids
@@ -47,6 +53,20 @@ class Vocabulary:
         is_out = np.ones(self.size, bool)
         is_out[ids] = False
         return TokenSet(np.flatnonzero(is_out), are_excluded=True)
+
+    def tokens(self, last: TokenId, text: bytes) -> tuple[TokenId, ...]:
+        """`text` after the token `last`; none where it begins inside a character."""
+        before = self.bytes_of[last] if last < len(self.bytes_of) else b""
+        for start in (before, b""):
+            try:
+                ids = self._encode((start + text).decode()) if self._encode and text else ()
+            except UnicodeDecodeError:
+                continue
+            if not start:
+                return tuple(ids)
+            if ids and ids[0] == last:
+                return tuple(ids[1:])
+        return ()
 
     def _alive(self, automaton: Automaton, state: int) -> npt.NDArray[np.int64]:
         """Rows of the tokens that lead to a state that isn't dead."""
@@ -110,13 +130,29 @@ _numbers = count()
 class CompiledGrammar:
     """An automaton and this model's masks for it; `start` begins a sequence."""
 
-    def __init__(self, automaton: Automaton, masks: MaskCache) -> None:
+    def __init__(
+        self, automaton: Automaton, likely: npt.NDArray[np.int16], masks: MaskCache
+    ) -> None:
         self.automaton = automaton
+        self.likely = likely
         self.masks = masks
         self.number = next(_numbers)
+        self._guesses: dict[tuple[int, TokenId], tuple[TokenId, ...]] = {}
 
     def start(self) -> AutomatonGrammar:
         return AutomatonGrammar(self, START)
+
+    def guess(self, state: int, last: TokenId) -> tuple[TokenId, ...]:
+        """The likely text as the model's tokenizer would write it after the token `last`."""
+        if self.likely[state] == NONE:
+            return ()
+        known = self._guesses.get((state, last))
+        if known is None:
+            if len(self._guesses) >= _GUESSES:
+                self._guesses.clear()
+            text = likely_text(self.automaton, self.likely, state)
+            known = self._guesses[state, last] = self.masks.vocabulary.tokens(last, text)
+        return known
 
 
 class AutomatonGrammar:
@@ -136,6 +172,9 @@ class AutomatonGrammar:
 
     def is_complete(self) -> bool:
         return bool(self._compiled.automaton.accepts[self._state])
+
+    def guess(self, last: TokenId) -> tuple[TokenId, ...]:
+        return self._compiled.guess(self._state, last)
 
     def copy(self) -> AutomatonGrammar:
         return AutomatonGrammar(self._compiled, self._state)

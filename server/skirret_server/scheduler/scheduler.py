@@ -18,6 +18,10 @@ from skirret_server.scheduler.sequence import LANES, Row, Sequence, Step
 _WORTH_WAITING = 32
 
 
+# With more rows in a step, a row costs as much in it as in a step of its own.
+_MOST_GUESSING = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     step_tokens: int  # computed in one step, over all sequences; at least `running`
@@ -43,6 +47,10 @@ class _Draft:
             count = min(sequence.remaining, room)
             self.rows[sequence] = count
             self._take(sequence, count)
+
+    def add(self, sequence: Sequence, count: int) -> None:
+        self.rows[sequence] += count
+        self._take(sequence, count)
 
     def drop(self, sequence: Sequence) -> None:
         self._take(sequence, -self.rows.pop(sequence, 0))
@@ -128,6 +136,7 @@ class Scheduler:
             self._continue_prompts("batch", draft)
             if self._has_place("batch"):
                 self._admit(self._batch.in_order(), draft)
+        self._add_guesses(draft)
         return Step(tuple(_row(sequence, count) for sequence, count in draft.rows.items()))
 
     def advance(self, step: Step) -> None:
@@ -140,7 +149,7 @@ class Scheduler:
             if sequence.holding is None:
                 continue
             was_decoding = sequence.is_decoding
-            sequence.computed += row.count
+            sequence.computed += row.count - len(row.guess)
             if not was_decoding:
                 self._share(sequence)
             elif is_batch(sequence):
@@ -160,6 +169,24 @@ class Scheduler:
             return 0
         share = self.limits.batch_share if now < self._people_until else 1.0
         return max(1, int(self.limits.step_tokens * share))
+
+    def accept_guess(self, sequence: Sequence) -> None:
+        """Its last token was guessed right: it has been computed already."""
+        sequence.computed += 1
+        if is_batch(sequence):
+            self._batch.charge(sequence.request.tenant, 1)
+
+    def _add_guesses(self, draft: _Draft) -> None:
+        """Into the room that is left: nobody waits for them, and nobody is retracted."""
+        if len(draft.rows) > _MOST_GUESSING:
+            return
+        for sequence in draft.rows:
+            guessed = min(len(sequence.guess), draft.room_for(sequence))
+            if guessed <= 0 or not sequence.is_decoding:
+                continue
+            assert sequence.holding is not None, "a row without pages"
+            if self.cache.grow(sequence.holding, sequence.length + guessed):
+                draft.add(sequence, guessed)
 
     def _continue_prompts(self, lane: Lane, draft: _Draft) -> None:
         for sequence in self.running:
@@ -312,4 +339,5 @@ def _rank(sequence: Sequence) -> tuple[int, int, int]:
 
 def _row(sequence: Sequence, count: int) -> Row:
     start = sequence.computed
-    return Row(sequence, start, count, samples=start + count == sequence.length)
+    guess = sequence.guess[: max(0, count - sequence.remaining)]
+    return Row(sequence, start, count, start + count >= sequence.length, guess)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from copy import copy
 from dataclasses import dataclass
 
 from skirret_server.cache.prefix import Holding
@@ -24,6 +25,7 @@ class Sequence:
         "cached",
         "computed",
         "grammar",
+        "guess",
         "holding",
         "number",
         "request",
@@ -37,10 +39,21 @@ class Sequence:
         self.arrival = arrival
         self.seed = seed
         self.grammar = request.grammar
+        self.guess: tuple[TokenId, ...] = ()  # what its grammar expects after the last token
         self.tokens = array("i", request.prompt)
         self.computed = 0
         self.cached: int | None = None  # None until first admitted
         self.holding: Holding | None = None  # None while waiting
+
+    def after(self, guessed: tuple[TokenId, ...]) -> Sequence:
+        """As it would be had these been drawn: for the sampler alone."""
+        assert self.grammar is not None, "only grammars guess"
+        made = copy(self)
+        made.tokens = self.tokens + array("i", guessed)
+        made.grammar = self.grammar.copy()
+        for token in guessed:
+            made.grammar.accept(token)
+        return made
 
     @property
     def length(self) -> int:
@@ -83,16 +96,17 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Tokens [start, start + count) of one sequence, computed in one step."""
+    """Tokens [start, start + count) of one sequence, computed in one step; the last are guessed."""
 
     sequence: Sequence
     start: int
     count: int
     samples: bool  # they reach the end, so the next token is drawn
+    guess: tuple[TokenId, ...] = ()
 
     @property
     def tokens(self) -> array[TokenId]:
-        return self.sequence.tokens[self.start : self.start + self.count]
+        return self.sequence.tokens[self.start : self.start + self.count] + array("i", self.guess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +128,4 @@ class Outcome:
     logprob: Logprob | None = None  # of `token`, when asked for
     prompt_logprobs: tuple[Logprob, ...] = ()  # when asked for: of the prompt's tokens after each
     error: str | None = None  # this sequence alone can't go on
+    then: tuple[Outcome, ...] = ()  # drawn after `token`, as far as the row's guess was right

@@ -67,6 +67,10 @@ class Tokenizer:
             return ids
         return self._encode_veiled(text, zip(encoding.ids, encoding.offsets, strict=True))
 
+    def encode_inner(self, text: str) -> list[TokenId]:
+        """Text in the middle of another, in which nothing is a control token."""
+        return self._encode_plain(text, is_first=False)
+
     def decode(self, ids: Sequence[TokenId], *, skip_special_tokens: bool = False) -> str:
         text: str = self._tokens.decode(ids, skip_special_tokens=skip_special_tokens)
         return text

@@ -149,6 +149,9 @@ class Spells:
     def is_complete(self) -> bool:
         return self.at == len(self.text)
 
+    def guess(self, last: int) -> tuple[int, ...]:
+        return ()
+
     def copy(self) -> Spells:
         return Spells(self.text)
 

@@ -183,6 +183,9 @@ class OnlyTokens:
     def is_complete(self) -> bool:
         return False
 
+    def guess(self, last: int) -> tuple[int, ...]:
+        return ()
+
     def copy(self) -> OnlyTokens:
         return self
 

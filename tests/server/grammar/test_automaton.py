@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from skirret_server.core import TokenSet
 from skirret_server.grammar.automaton import Automaton, Budget, automaton, byte_ranges
 from skirret_server.grammar.errors import BadGrammar, TooComplex
+from skirret_server.grammar.likely import likely_bytes
 from skirret_server.grammar.masks import CompiledGrammar, MaskCache, Vocabulary
 from skirret_server.grammar.regex import inside, whole
 from skirret_server.grammar.syntax import literal, repeat
@@ -194,7 +195,8 @@ def test_a_mask_holds_just_the_tokens_after_which_the_text_can_still_match(
 
 def test_a_sequence_walks_its_own_way_through_a_shared_grammar() -> None:
     """G20"""
-    grammar = CompiledGrammar(compiled("ab(c|é)"), MaskCache(vocabulary()))
+    found = compiled("ab(c|é)")
+    grammar = CompiledGrammar(found, likely_bytes(found), MaskCache(vocabulary()))
     one = grammar.start()
     one.accept(2)
     other = one.copy()
