@@ -74,14 +74,13 @@ def _tokens(index: Index) -> int:
 async def _seconds(store: BatchStore, model: str | None, total: int) -> float | None:
     """By the lines a second of the last batch of this model; None when there was none."""
     looked_at = 0
-    async with aclosing(batches(store, "")) as found:
-        async for record in found:
-            speed = _lines_per_second(record) if record.batch.model == model else None
-            if speed is not None:
-                return round(total / speed, 1)
-            looked_at += 1
-            if looked_at == _LOOKED_AT:
-                return None
+    async for record in batches(store, ""):
+        speed = _lines_per_second(record) if record.batch.model == model else None
+        if speed is not None:
+            return round(total / speed, 1)
+        looked_at += 1
+        if looked_at == _LOOKED_AT:
+            break
     return None
 
 
