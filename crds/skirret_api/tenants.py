@@ -1,4 +1,4 @@
-"""A tenant is a namespace: its store and its internal token, read from mounted files."""
+"""A tenant is a namespace: its store, its internal token and its keys, read from mounted files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 
 class S3Store(BaseModel):
@@ -63,4 +63,31 @@ def read_tenants(folder: Path) -> dict[str, Tenant]:
         namespace = path.name.removesuffix(".store.json")
         token = (folder / f"{namespace}.token").read_text().strip()
         found[namespace] = Tenant(namespace, read_store_settings(path), token)
+    return found
+
+
+class ApiKey(BaseModel):
+    """A key as it is kept: its hash, never itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the key, in hexadecimal digits")
+    namespace: str = Field(description="whose files, batches and models it is for")
+
+
+def read_keys(folder: Path) -> dict[bytes, ApiKey]:
+    """Every key of a mounted Secret, one a file, by its digest. Raises OSError or ValueError."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or not path.is_file():  # the mount's own
+            continue
+        try:
+            key = ApiKey.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            reasons = "; ".join(
+                f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}"
+                for each in error.errors(include_input=False)
+            )
+            raise ValueError(f"{path} is no API key: {reasons}") from None
+        found[bytes.fromhex(key.sha256)] = key
     return found

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 from urllib.parse import quote
 
@@ -30,10 +30,12 @@ from skirret_api.errors import (
 from skirret_api.openai import FileObject
 from skirret_batch import asked, files
 from skirret_batch import record as records
+from skirret_batch.dry_run import dry_run
 from skirret_batch.listing import Shelf, batches
 from skirret_batch.receive import BATCH, Limits, receive
 from skirret_batch.record import Record, Transition
 from skirret_batch.reservation import reserve
+from skirret_batch.so_far import BadCursor, so_far
 from skirret_batch.store import BatchStore, Changed, NotThere, StoreError, Stream
 
 log = logging.getLogger(__name__)
@@ -49,19 +51,26 @@ async def nobody(store: BatchStore, batch_id: str) -> None:
     """For a host that has others notice a new batch."""
 
 
+def any_model(scope: Scope, name: str) -> str | None:
+    """For a host that doesn't know its models."""
+    return name
+
+
 def files_and_batches(
     store_of: Callable[[Scope], BatchStore],
     *,
     clock: Callable[[], float] = time.time,
     limits: Limits | None = None,
     started: Callable[[BatchStore, str], Awaitable[None]] = nobody,
+    model_id: Callable[[Scope, str], str | None] = any_model,
 ) -> FastAPI:
     """The application. The host knows the caller: `store_of` gives its store or raises ApiError.
 
-    `started` is told of every new batch, once its record is written.
+    `started` is told of every new batch, once its record is written. `model_id` is the same for all
+    names of one model, None for a name of none; a dry run asks it.
     """
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    door = _Door(store_of, clock, limits or Limits(), started)
+    door = _Door(store_of, clock, limits or Limits(), started, model_id)
     for method, path, handler in (
         ("POST", "/v1/files", door.upload),
         ("GET", "/v1/files", door.list_files),
@@ -72,6 +81,7 @@ def files_and_batches(
         ("GET", "/v1/batches", door.list_batches),
         ("GET", "/v1/batches/{batch_id}", door.retrieve),
         ("POST", "/v1/batches/{batch_id}/cancel", door.cancel),
+        ("GET", "/v1/batches/{batch_id}/output", door.output),
     ):
         app.add_api_route(path, _guarded(handler), methods=[method], response_model=None)
     app.add_exception_handler(ApiError, _refuse)
@@ -96,11 +106,13 @@ class _Door:
         clock: Callable[[], float],
         limits: Limits,
         started: Callable[[BatchStore, str], Awaitable[None]],
+        model_id: Callable[[Scope, str], str | None],
     ) -> None:
         self._store_of = store_of
         self._clock = clock
         self._limits = limits
         self._started = started
+        self._model_id = model_id
         self._shelf = Shelf()
 
     # files
@@ -165,6 +177,9 @@ class _Door:
         body = await self._body(request)
         wanted = asked.parse(body)
         await self._check_input(store, wanted.input_file_id)
+        if _is_dry(request):
+            model_id = partial(self._model_id, request.scope)
+            return JSONResponse(await dry_run(store, wanted, self._limits.lines, model_id))
         now = self._clock()
         batch_id = await reserve(
             store,
@@ -215,6 +230,21 @@ class _Door:
             raise Conflict(str(error)) from error
         return _batch(record)
 
+    async def output(self, request: Request, batch_id: str) -> Response:
+        """Results so far; the next call's `after` is in a header."""
+        store = self._store_of(request.scope)
+        record = await self._record(store, batch_id)
+        if record.is_terminal:
+            raise NotFound(_ended(record))
+        try:
+            found = await so_far(store, batch_id, request.query_params.get("after", "0"))
+        except BadCursor:
+            raise InvalidRequest(
+                "'after' is not what an earlier answer named in x-next-after.", param="after"
+            ) from None
+        headers = {"x-next-after": found.cursor}
+        return StreamingResponse(found.lines(), 200, headers, media_type="application/jsonl")
+
     # what both need
 
     async def _file(self, store: BatchStore, file_id: str) -> FileObject:
@@ -259,6 +289,24 @@ class _Door:
                     headers={"connection": "close"},
                 )
         return bytes(body)
+
+
+def _is_dry(request: Request) -> bool:
+    text = request.query_params.get("dry_run", "false")
+    if text not in ("true", "false"):
+        raise InvalidRequest(
+            "Invalid value for 'dry_run'. Supported values are: 'true', 'false'.",
+            param="dry_run",
+            code="invalid_value",
+        )
+    return text == "true"
+
+
+def _ended(record: Record) -> str:
+    batch = record.batch
+    named = [each for each in (batch.output_file_id, batch.error_file_id) if each]
+    where = f"its results are in {' and '.join(named)}" if named else "it has no results"
+    return f"Batch {batch.id} is {batch.status}; {where}."
 
 
 def _page(request: Request, limits: tuple[int, int, int]) -> _Page:

@@ -83,7 +83,7 @@ class S3:
     ) -> None:
         self._page = page
         self._bucket = settings.bucket
-        self._where = f"bucket {settings.bucket} at {settings.endpoint}"
+        self.where = f"bucket {settings.bucket} at {settings.endpoint}"
         self._prefix = f"{settings.prefix.strip('/')}/" if settings.prefix.strip("/") else ""
         self._region = settings.region
         self._base = BaseURL(settings.endpoint, settings.region)
@@ -100,21 +100,34 @@ class S3:
         self._session: aiohttp.ClientSession | None = None
 
     async def probe(self) -> None:
+        await self.compares()
+
+    async def compares(self) -> bool:
+        """Whether it honours If-Match. Raises StoreRefused for one without If-None-Match."""
         key = f".probe/{int(self._clock() * 1e6):x}-{int(self._jitter() * 1e9):x}"
         try:
             first = await self.put_if_absent(key, b"first")
-            for condition in ({"If-None-Match": "*"}, {"If-Match": f'"{"0" * 32}"'}):
-                try:
-                    await self._put_on_condition(key, b"second", condition)
-                except Changed:
-                    continue
+            if not await self._honours(key, {"If-None-Match": "*"}):
                 raise StoreRefused(
-                    f"{self._where} ignores {next(iter(condition))} on PUT. Batches need "
-                    "conditional writes: use a release of MinIO, S3 or SeaweedFS that has them"
+                    f"{self.where} ignores If-None-Match on PUT. Batches need conditional "
+                    "writes: use a release of MinIO, S3 or SeaweedFS that has them"
                 )
+            if not await self._honours(key, {"If-Match": f'"{"0" * 32}"'}):
+                return False
             await self.put_if_match(key, b"third", first)
+            return True
         finally:
             await self.delete(key)
+
+    async def _honours(self, key: str, condition: dict[str, str]) -> bool:
+        """Whether a condition that doesn't hold hinders a write."""
+        try:
+            await self._put_on_condition(key, b"second", condition)
+        except Changed:
+            return True
+        except StoreRefused:  # a header it says it doesn't have; we may write, as we just did
+            return False
+        return False
 
     def key_of(self, uri: str) -> str:
         root = f"s3://{self._bucket}/{self._prefix}"
@@ -326,13 +339,13 @@ class S3:
 
     def _refusal(self, reply: Reply, method: str, key: str) -> StoreError:
         if reply.status == 404 and reply.code != "NoSuchBucket":
-            return NotThere(f"nothing at {key} in {self._where}")
+            return NotThere(f"nothing at {key} in {self.where}")
         if reply.status == 412:
             return Changed(f"{key} was overwritten while it was read")
-        return StoreRefused(f"{self._where} refuses {method} {key or 'list'}: {reply.message}")
+        return StoreRefused(f"{self.where} refuses {method} {key or 'list'}: {reply.message}")
 
     def _pauses(self, what: str) -> Pauses:
-        return Pauses(self._retries, self._jitter, f"{self._where} doesn't answer {what}")
+        return Pauses(self._retries, self._jitter, f"{self.where} doesn't answer {what}")
 
     def _signed(self, method: str, key: str, query: Query) -> URL:
         url = self._base.build(

@@ -157,9 +157,10 @@ class BatchStore(Protocol):
 def open_store(settings: S3Store | FolderStore, retries: Retries | None = None) -> BatchStore:
     """The store of one tenant. Connects to nothing yet; `probe` does."""
     if isinstance(settings, S3Store):
+        from skirret_batch.bucket import Bucket
         from skirret_batch.s3 import S3
 
-        return S3(settings, retries or Retries())
+        return Bucket(S3(settings, retries or Retries()))
     from skirret_batch.folder import Folder
 
     return Folder(settings)

@@ -17,6 +17,7 @@ from typing import get_args
 import uvloop
 
 from skirret_api.meta import RoutingStrategy
+from skirret_batch.receive import Limits
 from skirret_gateway import kube
 from skirret_gateway.downstream import DoorLimits
 from skirret_gateway.forward import ForwardSettings
@@ -71,6 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--namespaces", help="namespaces of models in this cluster: a,b")
     add("--release-namespace", default="", help="namespace of requests without a key")
     add("--tenants", type=Path, help="folder with the tenants' stores and tokens")
+    add(
+        "--keys",
+        type=Path,
+        help="folder with API keys, one a file; with it nobody is answered without one",
+    )
     add("--kubernetes", metavar="URL", help="API server; that of the pod's cluster by default")
     add(
         "--routing",
@@ -79,6 +85,19 @@ def _parser() -> argparse.ArgumentParser:
         help="how a server is chosen for a model that doesn't say",
     )
     add("--max-body-bytes", type=int, default=_DEFAULT.forward.body_bytes, help="of a request")
+    add(
+        "--max-batch-file-bytes",
+        type=int,
+        default=_DEFAULT.files.batch_file,
+        help="of an uploaded file with the lines of a batch",
+    )
+    add(
+        "--max-file-bytes",
+        type=int,
+        default=_DEFAULT.files.file,
+        help="of any other uploaded file",
+    )
+    add("--max-batch-lines", type=int, default=_DEFAULT.files.lines, help="of a dry run")
     add("--max-connections", type=int, default=_DEFAULT.door.connections, help="of clients")
     add(
         "--hold-requests",
@@ -132,6 +151,12 @@ def _settings(flags: argparse.Namespace) -> Settings:
         namespaces=tuple(flags.namespaces.split(",")) if flags.namespaces else (),
         release_namespace=flags.release_namespace,
         tenants=flags.tenants,
+        keys=flags.keys,
+        files=Limits(
+            batch_file=flags.max_batch_file_bytes,
+            file=flags.max_file_bytes,
+            lines=flags.max_batch_lines,
+        ),
         strategy=flags.routing,
         drain_timeout=flags.drain_timeout,
         hold_timeout=flags.hold_timeout,
@@ -140,7 +165,7 @@ def _settings(flags: argparse.Namespace) -> Settings:
         forward=ForwardSettings(
             flags.max_body_bytes,
             flags.heartbeat_after,
-            keeps_authorization=flags.endpoints is not None,
+            keeps_authorization=flags.endpoints is not None and flags.keys is None,
         ),
         door=DoorLimits(connections=flags.max_connections),
     )

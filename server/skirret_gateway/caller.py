@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from skirret_api.tenants import Tenant, read_tenants
+from skirret_api.errors import Unauthorized
+from skirret_api.tenants import ApiKey, Tenant, read_keys, read_tenants
 from skirret_gateway.request import Request
 
 log = logging.getLogger(__name__)
@@ -21,28 +22,30 @@ class Caller:
 
 
 class Tenants:
-    """The mounted tenants, read again when a file changes."""
+    """The mounted tenants and their keys, read again when a file changes."""
 
-    def __init__(self, folder: Path | None, release_namespace: str) -> None:
+    def __init__(
+        self, folder: Path | None, release_namespace: str, keys: Path | None = None
+    ) -> None:
         self._folder = folder
+        self._keys_folder = keys
         self._anybody = Caller(release_namespace)
         self._stamp: object = None
         self.by_namespace: Mapping[str, Tenant] = {}
-        self._workers: Mapping[bytes, Caller] = {}
+        self._callers: Mapping[bytes, Caller] = {}
 
     def read(self) -> None:
         """Raises OSError or ValueError when a file can't be read or says nonsense."""
-        if self._folder is None or (stamp := _stamp(self._folder)) == self._stamp:
+        folders = [each for each in (self._folder, self._keys_folder) if each is not None]
+        if (stamp := [_stamp(each) for each in folders]) == self._stamp:
             return
-        tenants = read_tenants(self._folder)
+        tenants = read_tenants(self._folder) if self._folder else {}
+        keys = read_keys(self._keys_folder) if self._keys_folder else {}
         for tenant in tenants.values():
             if not tenant.token:
                 raise ValueError(f"{self._folder}/{tenant.namespace}.token is empty")
         self.by_namespace = tenants
-        self._workers = {
-            _digest(tenant.token.encode()): Caller(tenant.namespace, is_worker=True)
-            for tenant in tenants.values()
-        }
+        self._callers = _callers(keys, tenants)
         self._stamp = stamp
 
     def refresh(self) -> None:
@@ -50,18 +53,38 @@ class Tenants:
         try:
             self.read()
         except (OSError, ValueError) as error:
-            log.error("the tenants in %s stay as they were: %s", self._folder, error)
+            log.error("the tenants and keys stay as they were: %s", error)
 
     def token(self, namespace: str) -> str | None:
         tenant = self.by_namespace.get(namespace)
         return tenant.token if tenant else None
 
     def caller(self, request: Request) -> Caller:
-        """Whose request this is. Only workers have keys yet; all others are the release's own."""
-        given = request.header(b"authorization")
-        if given is None or not self._workers or given[:7].lower() != b"bearer ":
+        """Whose request this is. Raises Unauthorized where keys are asked for."""
+        given = request.header(b"authorization") or b""
+        key = given[7:].strip() if given[:7].lower() == b"bearer " else b""
+        known = self._callers.get(_digest(key))
+        if known is not None:
+            return known
+        if self._keys_folder is None:  # nobody needs a key: all are the release's own
             return self._anybody
-        return self._workers.get(_digest(given[7:].strip()), self._anybody)
+        if not key:
+            raise Unauthorized("You didn't provide an API key: send it as a Bearer token.")
+        raise Unauthorized(f"Incorrect API key provided: {_masked(key)}.")
+
+
+def _callers(keys: Mapping[bytes, ApiKey], tenants: Mapping[str, Tenant]) -> dict[bytes, Caller]:
+    """By the digest of what they send. A worker's token is never taken for a key."""
+    callers = {digest: Caller(key.namespace) for digest, key in keys.items()}
+    for tenant in tenants.values():
+        callers[_digest(tenant.token.encode())] = Caller(tenant.namespace, is_worker=True)
+    return callers
+
+
+def _masked(key: bytes) -> str:
+    """Enough to know one's own key by."""
+    shown = key.decode("ascii", "replace") if len(key) >= 20 else ""
+    return f"{shown[:3]}…{shown[-4:]}" if shown.isprintable() else "…"
 
 
 def _digest(token: bytes) -> bytes:

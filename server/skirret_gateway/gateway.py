@@ -12,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from skirret_api.errors import NotFound
 from skirret_api.internal import GATEWAY_PORT
 from skirret_api.meta import RoutingStrategy
+from skirret_batch.receive import Limits
 from skirret_gateway import endpoints_file, kube
 from skirret_gateway.caller import Tenants
 from skirret_gateway.cluster import WATCH_SECONDS, Cluster
@@ -44,6 +46,8 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     release_namespace: str = ""
     tenants: Path | None = None
+    keys: Path | None = None  # without it nobody needs one
+    files: Limits = Limits()
     strategy: RoutingStrategy = DEFAULT_STRATEGY
     drain_timeout: float = 30.0  # seconds that answers may go on after the end was asked for
     hold_timeout: float = 300.0
@@ -62,7 +66,7 @@ class Gateway:
         self._settings = settings
         loop = asyncio.get_running_loop()
         clock = time.monotonic
-        self._tenants = Tenants(settings.tenants, settings.release_namespace)
+        self._tenants = Tenants(settings.tenants, settings.release_namespace, settings.keys)
         self.fleet = Fleet(
             limits=settings.hold,
             hold_timeout=settings.hold_timeout,
@@ -70,7 +74,11 @@ class Gateway:
             later=loop.call_later,
         )
         self._pool = Pool(settings.pool)
-        self._stores = Stores(lambda: self._tenants.by_namespace) if settings.tenants else None
+        self._stores: Stores | None = None
+        if settings.tenants:
+            self._stores = Stores(
+                lambda: self._tenants.by_namespace, self._model_id, settings.files
+            )
         self._state = State(started_at=time.time())
         metrics = Metrics(clock)
         routes = Routes(
@@ -131,6 +139,13 @@ class Gateway:
         self._work.cancel()
         with suppress(asyncio.CancelledError):
             await self._work
+
+    def _model_id(self, namespace: str, name: str) -> str | None:
+        """The same for all names of one model; None for a name of none."""
+        try:
+            return str(self.fleet.find(namespace, name).id)
+        except NotFound:
+            return None
 
     async def _watch(self, access: kube.Access) -> None:
         settings = self._settings

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from skirret_api.errors import NotFound
 from skirret_api.tenants import FolderStore, S3Store, Tenant
 from skirret_batch.http import files_and_batches
+from skirret_batch.receive import Limits
 from skirret_batch.store import BatchStore, open_store
 from skirret_gateway import asgi
 from skirret_gateway.caller import Caller
@@ -17,12 +18,20 @@ NAMESPACE = "skirret.namespace"  # in the scope: whose request it is
 class Stores:
     """Opens a namespace's store when it is first asked for, and anew when its settings change."""
 
-    def __init__(self, tenants: Callable[[], Mapping[str, Tenant]]) -> None:
+    def __init__(
+        self,
+        tenants: Callable[[], Mapping[str, Tenant]],
+        model_id: Callable[[str, str], str | None],
+        limits: Limits,
+    ) -> None:
+        """`model_id` is the same for all names of one model in a namespace."""
         self._tenants = tenants
         self._open: dict[str, tuple[S3Store | FolderStore, BatchStore]] = {}
         self._replaced: list[BatchStore] = []  # requests may still use them
         self._app: asgi.Application = files_and_batches(
-            lambda scope: self._of(str(scope[NAMESPACE]))
+            lambda scope: self._of(str(scope[NAMESPACE])),
+            limits=limits,
+            model_id=lambda scope, name: model_id(str(scope[NAMESPACE]), name),
         )
 
     def app(self, caller: Caller) -> asgi.Application:

@@ -17,9 +17,12 @@ from uuid import uuid4
 import pytest
 
 from skirret_api.tenants import FolderStore, S3Store
+from skirret_batch.bucket import Bucket
+from skirret_batch.create_only import CreateOnly
 from skirret_batch.folder import Folder
 from skirret_batch.s3 import S3
 from skirret_batch.store import BatchStore, Retries
+from skirret_batch.testing import Wrapped
 from skirret_batch.worker import WorkerSettings
 
 _KEY, _SECRET = "test", "secret"
@@ -106,16 +109,41 @@ def bucket(seaweed: str) -> S3Store:
             time.sleep(0.2)
 
 
-@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture
+def create_only(folder: Folder) -> CreateOnly:
+    """A store without If-Match."""
+
+    class NoMatch(Wrapped):
+        async def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+            raise AssertionError(f"If-Match on {key}")
+
+    async def nothing(name: str, key: str) -> None:
+        return
+
+    return CreateOnly(NoMatch(folder, nothing, nothing))
+
+
+@pytest.fixture(
+    params=[
+        "folder",
+        "create-only",
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("s3-create-only", marks=pytest.mark.s3),
+    ]
+)
 async def store(request: pytest.FixtureRequest, folder: Folder) -> AsyncIterator[BatchStore]:
     """Each kind of store in turn."""
     if request.param == "folder":
         await folder.probe()
         yield folder
         return
+    if request.param == "create-only":
+        await folder.probe()
+        yield request.getfixturevalue("create_only")
+        return
     settings: S3Store = request.getfixturevalue("bucket")
     s3 = S3(settings.model_copy(update={"prefix": f"t{uuid4().hex}"}), Retries(seconds=20))
-    yield s3
+    yield CreateOnly(s3) if request.param == "s3-create-only" else Bucket(s3)
     await s3.close()
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from skirret_batch import files
 from skirret_batch.completions import Answer
+from skirret_batch.create_only import CreateOnly
 from skirret_batch.folder import Folder
 from skirret_batch.plan import Body
 from skirret_batch.record import load
@@ -71,21 +73,33 @@ async def check(store: BatchStore, batch_id: str) -> None:
             await files.remove(store, file_id)
 
 
-@pytest.mark.parametrize("carried_out", [False, True], ids=["before", "after"])
+def itself(store: BatchStore) -> BatchStore:
+    return store
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "carried_out"),
+    [(itself, False), (itself, True), (CreateOnly, True)],
+    ids=["before", "after", "create-only-after"],
+)
 async def test_a_death_at_every_operation_costs_nothing(
-    folder: Folder, settings: WorkerSettings, carried_out: bool
+    folder: Folder,
+    settings: WorkerSettings,
+    wrapped: Callable[[BatchStore], BatchStore],
+    carried_out: bool,
 ) -> None:
+    whole = wrapped(folder)
     dies_at = 0
     is_ended = False
     while not is_ended:
         dies_at += 1
-        batch_id = await submit(folder, *LINES)
-        mortal = MortalStore(folder, dies_at, carried_out=carried_out)
+        batch_id = await submit(whole, *LINES)
+        mortal = wrapped(MortalStore(folder, dies_at, carried_out=carried_out))
         is_ended = await live_once(mortal, batch_id, settings)
-        await live_once(folder, batch_id, settings)
-        await check(folder, batch_id)
+        await live_once(whole, batch_id, settings)
+        await check(whole, batch_id)
     assert dies_at > 30
-    assert [entry async for entry in folder.list("live/")] == []
+    assert [entry async for entry in whole.list("live/")] == []
 
 
 @pytest.mark.parametrize("seed", range(6))

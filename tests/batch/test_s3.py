@@ -14,6 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from skirret_api.tenants import S3Store
+from skirret_batch.bucket import Bucket
 from skirret_batch.s3 import S3
 from skirret_batch.store import Changed, NotThere, Retries, StoreRefused, StoreUnavailable
 from skirret_batch.upload import Upload
@@ -32,6 +33,7 @@ class Spoiler:
         self._target = target
         self.fault: Callable[[web.Request], str] = lambda request: ""
         self.requests = 0
+        self.ignored = ""  # a header the service doesn't have
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
@@ -47,7 +49,7 @@ class Spoiler:
                 request.method,
                 URL(self._target + request.raw_path, encoded=True),
                 data=BytesIO(data) if data else None,
-                headers=request.headers,
+                headers={k: v for k, v in request.headers.items() if k != self.ignored},
             ) as answer,
         ):
             body = await answer.read()
@@ -222,6 +224,39 @@ async def test_a_store_without_conditional_writes_is_refused_by_name(
         await store.probe()
     await store.close()
     await runner.cleanup()
+
+
+async def test_a_store_without_if_match_is_used_all_the_same(
+    bucket: S3Store, spoiler: tuple[Spoiler, str]
+) -> None:
+    settings = bucket.model_copy(update={"endpoint": spoiler[1], "prefix": uuid4().hex})
+    spoiler[0].ignored = "If-Match"
+    for _ in range(2):  # the second finds what the first agreed on, and an able service
+        store = Bucket(S3(settings, QUICK))
+        etag = await store.put_if_absent("record", b"0")
+        newer = await store.put_if_match("record", b"1", etag)
+        with pytest.raises(Changed):
+            await store.put_if_match("record", b"2", etag)
+        assert (await store.get("record")).data == b"1"
+        assert [entry.etag async for entry in store.list("")] == [newer]
+        await store.delete("record")
+        await store.close()
+        spoiler[0].ignored = ""
+
+
+async def test_a_store_that_lost_its_compare_and_set_is_refused(
+    bucket: S3Store, spoiler: tuple[Spoiler, str]
+) -> None:
+    settings = bucket.model_copy(update={"endpoint": spoiler[1], "prefix": uuid4().hex})
+    for ignored in ("", "If-Match"):
+        spoiler[0].ignored = ignored
+        store = Bucket(S3(settings, QUICK))
+        if ignored:
+            with pytest.raises(StoreRefused, match="no longer does"):
+                await store.put("a", b"")
+        else:
+            await store.put("a", b"")
+        await store.close()
 
 
 async def test_a_prefix_is_all_a_tenant_sees(bucket: S3Store) -> None:
