@@ -57,6 +57,7 @@ class RequestCounts(Wire):
 
 class InputTokensDetails(Wire):
     cached_tokens: int = 0
+    predicted_cached_tokens: int = 0  # ours: what the order of the lines should have found
 
 
 class OutputTokensDetails(Wire):

@@ -76,6 +76,15 @@ class Answer:
         return self.headers.get("x-should-retry") != "false"
 
 
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What makes a prompt of a chat, and about how many tokens of it."""
+
+    source: str | None = None  # None: the model has none
+    tokens: Mapping[str, str] = field(default_factory=dict)  # special ones by their names
+    tokens_per_byte: float = 0.25
+
+
 class Completions(Protocol):
     async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
         """Raises CompletionsError. Cancelling it aborts the work."""
@@ -85,6 +94,9 @@ class Completions(Protocol):
 
         Raises CompletionsError.
         """
+
+    async def template(self, name: str) -> Template:
+        """Asks a server of this model, waking one if need be. Raises CompletionsError."""
 
 
 class HttpCompletions:
@@ -103,6 +115,10 @@ class HttpCompletions:
 
     async def model(self, name: str) -> str | None:
         return _identity(await self._send("GET", _model_path(name), None, {}))
+
+    async def template(self, name: str) -> Template:
+        path = f"/get_model_info?model={quote(name, safe='')}"
+        return _template(await self._send("GET", path, None, {}))
 
     async def close(self) -> None:
         await self._session.close()
@@ -148,6 +164,9 @@ class AsgiCompletions:
 
     async def model(self, name: str) -> str | None:
         return _identity(await self._send("GET", _model_path(name), b"", {}))
+
+    async def template(self, name: str) -> Template:
+        return _template(await self._send("GET", "/get_model_info", b"", {}))
 
     async def _send(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
@@ -221,3 +240,19 @@ def _identity(answer: Answer) -> str | None:
         raise Unreachable(f"status {answer.status} when asked for a model")
     model = from_json(answer.body)
     return str(model.get("root") or model["id"])
+
+
+def _template(answer: Answer) -> Template:
+    if answer.status != 200:
+        raise Unreachable(f"status {answer.status} when asked for a model's template")
+    try:
+        said = from_json(answer.body)
+        return Template(
+            source=said["chat_template"],
+            tokens={str(name): str(token) for name, token in said["special_tokens"].items()},
+            tokens_per_byte=float(said["tokens_per_byte"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unreachable(f"unreadable answer when asked for a model's template: {error}") from (
+            error
+        )

@@ -24,9 +24,11 @@ Render = Callable[[Body], bytes]  # the prompt as the model will see it, or near
 
 MOST_ERRORS = 100  # listed one by one
 SORTED_BYTES = 8192  # of a rendered prompt
+_ENDLESS = 1 << 31  # tokens
 DEEPEST = 200  # brackets within brackets
 
 _ENTRY = struct.Struct("<QIIQ")
+_TAIL = 256  # lines at the end that go by their length, so that no long one is left for last
 _BLOCK = 256  # bytes of the rendered prompts compared at once
 _MOST_NAMES = 1000  # distinct model names told apart
 _BOM = b"\xef\xbb\xbf"
@@ -61,12 +63,13 @@ class Plan:
     model: str
     order: Sequence[int]  # ordinals of lines
     ends: Sequence[int]  # shard i is order[ends[i - 1]:ends[i]]
+    shared: int = 0  # tokens of prompts that this order finds in a prefix cache, estimated
 
     def shard(self, number: int) -> Sequence[int]:
         return self.order[self.ends[number - 1] if number else 0 : self.ends[number]]
 
     def encode(self) -> bytes:
-        head = {"model": self.model, "ends": list(self.ends)}
+        head = {"model": self.model, "ends": list(self.ends), "shared": self.shared}
         return json.dumps(head).encode() + b"\n" + _little(array("I", self.order)).tobytes()
 
 
@@ -75,7 +78,7 @@ def decode_plan(data: bytes) -> Plan:
     values = from_json(head)
     order = array("I")
     order.frombytes(packed)
-    return Plan(values["model"], _little(order), values["ends"])
+    return Plan(values["model"], _little(order), values["ends"], values.get("shared", 0))
 
 
 class Reading:
@@ -209,6 +212,15 @@ class Reading:
         self._errors.add(self._number, code, message, param)
 
 
+def first_model(head: bytes) -> str | None:
+    """The model that the first readable line names, of the beginning of an input."""
+    for line in head.removeprefix(_BOM).split(b"\n"):
+        body = (parse_line(line) or {}).get("body") if line.strip() else None
+        if isinstance(body, dict) and isinstance(body.get("model"), str):
+            return str(body["model"])
+    return None
+
+
 def parse_line(line: bytes) -> dict[str, Any] | None:
     """The JSON object on a line; None for anything else."""
     try:
@@ -245,6 +257,23 @@ class Keys:
         return self._file.read(max(0, min(_BLOCK, end - start)))
 
     def order(self) -> list[int]:
+        """Ordinals in the order to run them in: by key, and at the tail by length of work."""
+        ordered = self.sorted()
+        tail = min(_TAIL, len(ordered) // 4)
+        head = len(ordered) - tail
+        return ordered[:head] + sorted(ordered[head:], key=lambda each: -self._work[each])
+
+    def shared_tokens(self, ordered: Sequence[int]) -> int:
+        """What a prefix cache saves at best: of each key, what the one before it shares."""
+        shared, before = 0, b""
+        for ordinal in ordered:
+            self._file.seek(self._ends[ordinal])
+            key = self._file.read(self._ends[ordinal + 1] - self._ends[ordinal])
+            shared += int(_common_prefix(before, key) * self._tokens_per_byte)
+            before = key
+        return shared
+
+    def sorted(self) -> list[int]:
         """Ordinals by key; of equal keys, the longest work first.
 
         Most significant block first, so that only one block of each key is in memory.
@@ -373,8 +402,19 @@ def _depth(value: object) -> int:
 
 
 def _asked_tokens(body: Body) -> int:
+    """The longest its answer may be; a chat that doesn't say may go on to the context's end."""
     asked = body.get("max_completion_tokens") or body.get("max_tokens")
-    return min(asked, 1 << 31) if isinstance(asked, int) and asked > 0 else 0
+    if isinstance(asked, int) and asked > 0:
+        return min(asked, _ENDLESS)
+    return 16 if "prompt" in body else _ENDLESS
+
+
+def _common_prefix(one: bytes, other: bytes) -> int:
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
 
 
 def _little(values: array[int]) -> array[int]:

@@ -317,11 +317,13 @@ def link(record: Record, cr: CustomResource) -> Record:
     return record.model_copy(update={"cr": cr})
 
 
-def usage_of(prompt: int, cached: int, completion: int) -> BatchUsage:
-    """Tokens as the batch object shows them."""
+def usage_of(prompt: int, cached: int, completion: int, predicted: int) -> BatchUsage:
+    """Tokens as the batch object shows them; `predicted`: what the plan hoped to find cached."""
     return BatchUsage(
         input_tokens=prompt,
-        input_tokens_details=InputTokensDetails(cached_tokens=cached),
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=cached, predicted_cached_tokens=predicted
+        ),
         output_tokens=completion,
         total_tokens=prompt + completion,
     )

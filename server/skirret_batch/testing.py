@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from skirret_api.openai import FileObject
 from skirret_batch import files
-from skirret_batch.completions import Answer
+from skirret_batch.completions import Answer, Template
 from skirret_batch.plan import Body
 from skirret_batch.record import Record, blob_key, create, new_id, new_record
 from skirret_batch.store import BatchStore, Blob, Entry, Part, PendingUpload, Stream
@@ -36,10 +36,12 @@ class FakeCompletions:
         *,
         aliases: dict[str, str] | None = None,
         seconds: float = 0.0,
+        template: Template | None = None,
     ) -> None:
         self._script = script
         self._aliases = {"m": "m"} if aliases is None else aliases
         self._seconds = seconds
+        self._template = template or Template()
         self.asked: Counter[str] = Counter()  # last messages, by how often they were asked
         self.order: list[str] = []
         self.running = 0
@@ -65,6 +67,9 @@ class FakeCompletions:
 
     async def model(self, name: str) -> str | None:
         return self._aliases.get(name)
+
+    async def template(self, name: str) -> Template:
+        return self._template
 
 
 def last_message(request: Body) -> str:

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skirret_batch.plan import Index, Keys, Plan, Reading, canonical, cut, decode_plan, parse_line
+from skirret_batch.plan import (
+    Index,
+    Keys,
+    Plan,
+    Reading,
+    canonical,
+    cut,
+    decode_plan,
+    first_model,
+    parse_line,
+)
 from skirret_batch.testing import chat_line
 
 ENDPOINT = "/v1/chat/completions"
@@ -166,7 +176,27 @@ def test_of_equal_prompts_the_longest_work_is_first() -> None:
     keys = Keys(BytesIO(), canonical, 0.25)
     for tokens in (5, 50, None, 500):
         keys.add({"prompt": "x" * 1000, "max_tokens": tokens})
-    assert keys.order() == [3, 1, 0, 2]
+    assert keys.order() == [3, 1, 2, 0]
+
+
+def test_the_last_lines_go_by_the_length_of_their_work() -> None:
+    keys = Keys(BytesIO(), canonical, 0.25)
+    for number in range(40):
+        keys.add({"prompt": f"{number:02}", "max_tokens": 1 + number % 10})
+    assert keys.order()[:30] == list(range(30))
+    assert [1 + number % 10 for number in keys.order()[30:]] == list(range(10, 0, -1))
+
+
+def test_the_tokens_that_prompts_share_are_predicted() -> None:
+    keys = Keys(BytesIO(), canonical, 0.25)
+    for number in (1, 0, 2):
+        keys.add({"prompt": f"{number % 2}" + "x" * 399 + "abc"[number]})
+    assert keys.shared_tokens(keys.sorted()) == 100
+
+
+def test_the_first_model_is_found_in_the_head_of_an_input() -> None:
+    assert first_model(b"\xef\xbb\xbf\nno json\n" + chat_line("a") + b'{"cut') == "m"
+    assert first_model(b"[]\n") is None
 
 
 def test_shuffled_system_prompts_come_together() -> None:

@@ -24,8 +24,9 @@ from typing import Any
 
 from skirret_batch import files
 from skirret_batch import record as records
-from skirret_batch.completions import Completions, CompletionsError
-from skirret_batch.plan import Index, Keys, Plan, Reading, Render, canonical, cut, decode_plan
+from skirret_batch.completions import Completions, CompletionsError, Template
+from skirret_batch.plan import Index, Keys, Plan, Reading, cut, decode_plan, first_model
+from skirret_batch.prompts import renderer
 from skirret_batch.record import (
     OWN_FOLDERS,
     Record,
@@ -50,6 +51,8 @@ from skirret_batch.worker.source import BadInput, Spool, bad_input, snapshot
 
 log = logging.getLogger(__name__)
 
+_HEAD = 1 << 20  # bytes of the input in which its model is looked for
+
 
 class Worker:
     """One run of one worker on one batch.
@@ -67,7 +70,6 @@ class Worker:
         *,
         slot: str,
         uris: BatchStore | None = None,
-        render: Render = canonical,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
@@ -78,11 +80,11 @@ class Worker:
         self._completions = completions
         self._settings = settings
         self._holder = Holder(slot=slot, worker=secrets.token_hex(8))
-        self._render = render
         self._clock = clock
         self._steady = steady
         self._jitter = jitter
         self._ending = Ending()
+        self._predicted = 0  # tokens of prompts that the plan hopes to find cached
 
     async def live(self) -> Record:
         """Returns the record in its terminal state, or as it is after `stop`. Raises StoreError."""
@@ -111,6 +113,7 @@ class Worker:
 
     async def _work(self, record: Record, spool: Spool) -> None:
         plan = await self._prepare(record, spool)
+        self._predicted = plan.shared
         total = len(spool.index)
         record = await self._change(records.start, model=plan.model, total=total, now=self._clock())
         self._notice(record)
@@ -178,8 +181,9 @@ class Worker:
 
     async def _make_plan(self, record: Record, spool: Spool) -> Plan:
         settings = self._settings
+        template = await self._template(record)
         with TemporaryFile() as heads:
-            keys = Keys(heads, self._render, settings.tokens_per_byte)
+            keys = Keys(heads, renderer(template), template.tokens_per_byte)
             reading = Reading(record.batch.endpoint, settings.max_lines, keys)
             async with aclosing(self._store.stream(record.source or "")) as pieces:
                 async for piece in pieces:
@@ -190,6 +194,7 @@ class Worker:
             if errors:
                 raise BadInput(errors)
             order = await asyncio.to_thread(keys.order)
+            shared = await asyncio.to_thread(keys.shared_tokens, order)
         index = reading.index
         lines = min(settings.shard_lines, -(-len(order) // (4 * record.parallelism)))
         if record.parallelism == 1:
@@ -198,11 +203,25 @@ class Worker:
             model=next(iter(reading.models), ""),
             order=order,
             ends=cut(order, index, lines=lines, tokens=settings.shard_tokens),
+            shared=shared,
         )
         # The index follows from the input alone. The plan may not, a template can change: so the
         # first one written is everybody's.
         spool.index = Index(await self._once("index.bin", bytes(index.packed)))
         return decode_plan(await self._once("plan.bin", plan.encode()))
+
+    async def _template(self, record: Record) -> Template:
+        """How the model's prompts are made; a plain guess while no server is there to ask."""
+        name = first_model(await self._store.read(record.source or "", 0, _HEAD))
+        if name is None:
+            return Template()
+        try:
+            async with asyncio.timeout(self._settings.template_wait):
+                return await self._completions.template(name)
+        except (TimeoutError, CompletionsError) as error:
+            reason = str(error) or "no answer in time"
+            log.info("batch %s is ordered without its model's template: %s", self._id, reason)
+            return Template()
 
     async def _identities(self, names: Sequence[str]) -> dict[str, str | None]:
         """What the models' names are names of; all of one, when the batch ends before we know."""
@@ -255,7 +274,7 @@ class Worker:
             if tally != reported:
                 done = tally.completed + tally.failed
                 progress = rate.progress(done, total, tally.usage.completion)
-                await self._change(records.count, **_counts(tally), progress=progress)
+                await self._change(records.count, **self._counts(tally), progress=progress)
                 reported = tally
             await asyncio.sleep(self._settings.report_after)
 
@@ -286,7 +305,7 @@ class Worker:
         try:
             await self._change(
                 records.end,
-                **_counts(board.tally()),
+                **self._counts(board.tally()),
                 output_file_id=published.output,
                 error_file_id=published.error,
                 now=self._clock(),
@@ -340,7 +359,7 @@ class Worker:
             self._store, self._id, lambda record: transition(record, *arguments, **named)
         )
 
-
-def _counts(tally: Tally) -> dict[str, Any]:
-    usage = usage_of(tally.usage.prompt, tally.usage.cached, tally.usage.completion)
-    return {"completed": tally.completed, "failed": tally.failed, "usage": usage}
+    def _counts(self, tally: Tally) -> dict[str, Any]:
+        tokens = tally.usage
+        usage = usage_of(tokens.prompt, tokens.cached, tokens.completion, self._predicted)
+        return {"completed": tally.completed, "failed": tally.failed, "usage": usage}

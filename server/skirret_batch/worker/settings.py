@@ -32,5 +32,5 @@ class WorkerSettings:
     cancel_drain: float = 1.0
     stop_drain: float = 5.0  # after SIGTERM, before requests in flight are dropped
 
-    tokens_per_byte: float = 0.25
+    template_wait: float = 5.0  # for a server to say how it makes prompts of chats
     part_size: int = 16 << 20
