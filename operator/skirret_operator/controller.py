@@ -11,7 +11,7 @@ from functools import partial
 from skirret_api.config import OperatorConfig
 from skirret_api.parts import Object
 from skirret_batch.store import StoreError
-from skirret_operator.informer import Informer
+from skirret_operator.informer import DeadWatch, Informer
 from skirret_operator.kinds import BATCH, MODEL
 from skirret_operator.kube import Conflict, Kube, KubeError, Refused
 from skirret_operator.lease import LeaseLost
@@ -58,11 +58,14 @@ class Controller:
             for queue in self._queues.values():
                 for _ in range(_WORKERS):
                     tasks.create_task(self._work(queue))
-            tasks.create_task(self._resync())
+            loops = [("resync", self.resync, timings.resync_seconds)]
             for each in self._config.namespaces:
-                poll, sweep = self._records.poll, self._records.sweep
-                tasks.create_task(self._repeat("records", poll, each, timings.records_seconds))
-                tasks.create_task(self._repeat("sweep", sweep, each, timings.sweep_seconds))
+                loops.append(
+                    ("records", partial(self._records.poll, each), timings.records_seconds)
+                )
+                loops.append(("sweep", partial(self._records.sweep, each), timings.sweep_seconds))
+            for loop in loops:
+                tasks.create_task(self._repeat(*loop))
 
     def trouble(self, now: float) -> str | None:
         """What a probe must know: the resync has not come through for too long."""
@@ -125,29 +128,18 @@ class Controller:
             if again is not None:
                 queue.add_after(key, again)
 
-    async def _resync(self) -> None:
+    async def _repeat(self, name: str, what: Callable[[], Awaitable[None]], seconds: float) -> None:
         while True:
             try:
-                await self.resync()
-            except KubeError as error:
-                self._metrics.faults.labels("resync").inc()
-                _log.warning("the resync failed: %s", error)
-            await asyncio.sleep(self._config.timings.resync_seconds)
-
-    async def _repeat(
-        self, name: str, what: Callable[[str], Awaitable[None]], namespace: str, seconds: float
-    ) -> None:
-        while True:
-            try:
-                await what(namespace)
-            except LeaseLost:
+                await what()
+            except (LeaseLost, DeadWatch):
                 raise
             except (KubeError, StoreError) as error:
                 self._metrics.faults.labels(name).inc()
-                _log.warning("%s of %s: %s", name, namespace, error)
+                _log.warning("%s: %s", name, error)
             except Exception:
                 self._metrics.faults.labels(name).inc()
-                _log.exception("%s of %s: this is a bug", name, namespace)
+                _log.exception("%s: this is a bug", name)
             await asyncio.sleep(seconds)
 
     async def _reconcile_model(self, namespace: str, name: str) -> float | None:

@@ -253,8 +253,10 @@ def _scan(body: bytes) -> Scan:
 
 def _start_line(request: Request, replica: Replica) -> bytes:
     query = b"?" + request.query if request.query else b""
+    # The end of an answer to HEAD can't be told by the parser; our reply leaves out its body.
+    method = "GET" if request.method == "HEAD" else request.method
     return b"%b %b%b%b HTTP/1.1\r\nhost: %b\r\n" % (
-        request.method.encode(),
+        method.encode(),
         replica.path.encode(),
         request.raw_path,
         query,

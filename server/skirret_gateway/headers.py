@@ -47,7 +47,8 @@ def is_event_stream(headers: Headers) -> bool:
 
 
 def _named_by_connection(headers: Headers) -> frozenset[bytes]:
+    found: frozenset[bytes] = frozenset()
     for name, value in headers:
         if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
-            return frozenset(token.strip().lower() for token in value.split(b","))
-    return frozenset()
+            found |= {token.strip().lower() for token in value.split(b",")}
+    return found

@@ -162,6 +162,15 @@ async def test_a_worker_asks_a_server_of_its_model_directly(
     assert ours(server.seen[0])["token"] == "token-of-team"
 
 
+async def test_a_head_is_asked_for_as_a_get_and_has_no_body(
+    gateway: Running, server: ScriptedServer
+) -> None:
+    async with asyncio.timeout(5):
+        answer = await gateway.ask("HEAD", "/get_model_info?model=m", authorization=WORKER)
+    assert (answer.status, answer.body) == (200, b"")
+    assert server.seen[0].method == "GET"
+
+
 async def test_the_workers_own_client_gets_its_answers(
     gateway: Running, server: ScriptedServer
 ) -> None:

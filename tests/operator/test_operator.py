@@ -146,6 +146,18 @@ async def test_an_edit_frees_a_served_name_at_once(
         await eventually(lambda: reason(api, "newer") == "Starting")
 
 
+async def test_an_object_that_breaks_the_resync_stops_nobody_else(
+    api: ApiServer, operating: Operating, eventually: Eventually
+) -> None:
+    put(api, model("odd", servedNames=5))
+    put(api, model())
+    async with operating() as task:
+        await eventually(lambda: reason(api))
+        tried = api.reads[MODEL.path(NAMESPACE)]
+        await eventually(lambda: task.done() or api.reads[MODEL.path(NAMESPACE)] > tried + 2)
+        assert not task.done()
+
+
 async def test_a_dead_watch_ends_the_process(
     api: ApiServer, operating: Operating, eventually: Eventually
 ) -> None:
