@@ -81,7 +81,7 @@ async def test_the_time_is_that_of_the_last_batch_of_the_model(
         record,
         completed=300,
         failed=0,
-        usage=usage_of(1, 0, 1),
+        usage=usage_of(1, 0, 1, predicted=0),
         output_file_id="f",
         error_file_id=None,
         now=now + 99,
