@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, MutableSet, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, cast
@@ -131,7 +131,7 @@ class Generation:
     tokenizer: Tokenizer
     work: Work
     usage: Usage = field(default_factory=Usage)
-    texts: MutableSet[ChoiceText] = field(default_factory=set)  # where its texts are accounted
+    texts: set[ChoiceText] = field(default_factory=set)  # where its texts are accounted
 
     async def steps(self) -> AsyncGenerator[list[Step]]:
         """Everything that came since the last look. Raises ApiError."""
@@ -140,8 +140,7 @@ class Generation:
             ChoiceText(self.tokenizer, task.rules, task.prompt.tail)
             for task in map(self.work.task, range(len(requests)))
         ]
-        for text in texts:
-            self.texts.add(text)
+        self.texts.update(texts)
         self.usage.prompt_tokens = sum(len(task.prompt.ids) for task in self.work.tasks)
         cached: dict[int, int] = {}
         try:
@@ -161,6 +160,8 @@ class Generation:
                         yield steps
         except EngineError as error:
             raise _api_error(error, self.work) from error
+        finally:
+            self.texts.difference_update(texts)
 
 
 class _Sequences(Protocol):

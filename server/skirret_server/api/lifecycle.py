@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from weakref import WeakSet
 
 from skirret_api import internal
 from skirret_api.errors import ApiError, Overloaded, Unavailable
@@ -28,8 +27,8 @@ class Lifecycle:
         self._served: Served | None = None
         self._is_draining = False
         self._running: dict[Interruptible, str | None] = {}  # with the caller's rid
-        # Seen without being held, so that one which is leaked is counted.
-        self.texts: WeakSet[ChoiceText] = WeakSet()
+        # Of every generation that runs: what /debug/accounting counts.
+        self.texts: set[ChoiceText] = set()
         self._departures = Departures(clock)
         self._idle = asyncio.Event()
         self._idle.set()
