@@ -43,7 +43,14 @@ def main(arguments: list[str]) -> None:
     with gateway(site) as url:
         client = OpenAI(base_url=f"{url}/v1", api_key="none")
         chat(client)
-        batch(client)
+        name = batch(client).replace("_", "-")
+        until(
+            "its resource says so",
+            lambda: (
+                site.condition("batchjob.skirret.dev", name, "Complete").get("status") == "True"
+            ),
+            within=15,
+        )
     for kind in ("inferencemodels", "batchjobs"):
         show(f"kubectl get {kind}", site.kubectl("get", f"{kind}.skirret.dev"))
     say(f"to go on: {how_to_go_on(site)}")
@@ -127,8 +134,8 @@ def chat(client: OpenAI) -> None:
     print()
 
 
-def batch(client: OpenAI) -> None:
-    """Five questions by the Batches API, waited for."""
+def batch(client: OpenAI) -> str:
+    """Five questions by the Batches API, waited for; gives the batch's id."""
     countries = ("France", "Italy", "Japan", "Egypt", "Peru")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "capitals.jsonl"
@@ -156,6 +163,7 @@ def batch(client: OpenAI) -> None:
         text = row["response"]["body"]["choices"][0]["message"]["content"]
         lines.append(f"{row['custom_id']}: {text!r}")
     show(f"the batch's lines ({ended.status})", "\n".join(lines))
+    return ended.id
 
 
 def line(country: str) -> dict[str, object]:

@@ -29,14 +29,19 @@ class FilesAndBatches:
         self._loading = loading
         self._app: Any = None
         self._runner: Any = None
+        self._opening: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
 
+    def open(self) -> None:
+        """From now on requests wait until the folder is open, and are not refused."""
+        self._opening = asyncio.create_task(asyncio.to_thread(self._open))
+
     async def start(self) -> asyncio.Task[None]:
-        """Resumes every batch of the folder that has not ended.
+        """Resumes every batch of the folder that has not ended. It has been opened.
 
         The task that works on them ends early only when it can't go on, as in a full folder.
         """
-        await asyncio.to_thread(self._open)
+        await self._opened()
         self._running = asyncio.create_task(self._runner.run())
         return self._running
 
@@ -46,6 +51,11 @@ class FilesAndBatches:
             return
         self._runner.stop()
         await asyncio.wait({self._running})
+
+    async def _opened(self) -> None:
+        if self._opening is None:
+            raise self._loading()
+        await asyncio.shield(self._opening)
 
     def _open(self) -> None:
         # Not at the top: fastapi and the stores take as long to import as all the rest.
@@ -63,8 +73,7 @@ class FilesAndBatches:
         self._app = files_and_batches(lambda scope: store, started=self._runner.started)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._app is None:
-            raise self._loading()
+        await self._opened()
         await self._app(scope, receive, send)
 
 

@@ -280,6 +280,12 @@ def test_a_storage_folder_that_cannot_be_used_is_said(folder: Path, tmp_path: Pa
     assert process.popen.returncode == 1
 
 
+def test_files_answer_as_soon_as_the_server_is_ready(folder: Path, tmp_path: Path) -> None:
+    with running(str(folder), "--files=on", f"--file-storage-path={tmp_path}") as process:
+        process.wait_for("/ready")
+        assert process.get("/v1/files")[0] == 200
+
+
 def test_logs_are_json_and_hold_no_text_of_requests(folder: Path) -> None:
     with running(str(folder), "--served-model-name=tiny", "--log-requests") as process:
         process.wait_for("/ready")
