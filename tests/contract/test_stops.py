@@ -107,3 +107,28 @@ async def test_stops_begin_to_count_after_min_tokens(saying: Any) -> None:
 @pytest.mark.parametrize("stop", ["", ["a", ""], "x" * 257])
 async def test_a_stop_must_be_1_to_256_characters(saying: Any, stop: Any) -> None:
     assert (await saying("ok").chat(stop=stop)).status == 400
+
+
+@pytest.mark.parametrize(
+    ("pieces", "more", "content", "matched"),
+    [
+        (["ab12", "3; c"], {"stop_regex": "[0-9]+;"}, "ab", "[0-9]+;"),
+        (["ab12", "3; c"], {"stop_regex": ["x", "[0-9]+;"], "stop": "3"}, "ab12", "3"),
+        (["前", "缀!"], {"stop_regex": "[一-龥]!"}, "前", "[一-龥]!"),
+        (["ab1"], {"stop_regex": "[0-9]+;"}, "ab1", IM_END),
+    ],
+)
+async def test_patterns_stop_as_strings_do(
+    saying: Any, pieces: list[str], more: dict[str, Any], content: str, matched: Any
+) -> None:
+    (choice,) = (await saying(*pieces).both(**more))["choices"]
+    assert (choice["message"]["content"], choice["matched_stop"]) == (content, matched)
+
+
+@pytest.mark.parametrize("wrong", ["(", "^a", "a$", "ab|^c", "a*", r"\b", ["a"] * 5, "a" * 257])
+async def test_a_pattern_that_cannot_be_searched_for_is_refused(
+    saying: Any, chat: Any, wrong: Any
+) -> None:
+    answer = await saying("a").post("/v1/chat/completions", chat(stop_regex=wrong))
+    assert answer.status == 400
+    assert answer.json()["error"]["param"].startswith("stop_regex")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skirret_server.text.stops import StopScan, StopStrings
+from skirret_server.grammar.automaton import automaton
+from skirret_server.grammar.regex import whole
+from skirret_server.text.stops import StopPattern, StopScan, StopStrings
 
 
 def scanned(pieces: list[str], stops: list[str]) -> tuple[list[str], str | None]:
@@ -81,3 +86,48 @@ def test_a_kept_match_stays_in_the_text_and_ends_it() -> None:
     scan = StopScan(StopStrings(["END"]), keeps_match=True)
     assert scan.feed("xEN") == "x"
     assert scan.feed("Dy") == "END"
+
+
+def pattern(source: str) -> StopPattern:
+    return StopPattern(source, automaton(whole(source)))
+
+
+@given(
+    st.lists(st.text("abc", min_size=1, max_size=4), max_size=6),
+    st.lists(
+        st.sampled_from(["a+b", "[ab]c", "b{2,3}", "a.c", "c|ab", "b.*a", "é[ab]"]), min_size=1
+    ),
+    st.lists(st.sampled_from(["ab", "cc", "bca"]), max_size=2),
+)
+def test_patterns_stop_where_a_search_at_every_character_would(
+    pieces: list[str], sources: list[str], strings: list[str]
+) -> None:
+    scan = StopScan(StopStrings(strings), [pattern(source) for source in sources])
+    out = ""
+    for piece in pieces:
+        out += scan.feed(piece)
+        if scan.matched is not None:
+            break
+    else:
+        out += scan.flush()
+    assert out == cut("".join(pieces), [*sources, *strings])
+
+
+def cut(text: str, sources: Sequence[str]) -> str:
+    for end in range(1, len(text) + 1):
+        for start in range(end):
+            if any(re.fullmatch(source, text[start:end]) for source in sources):
+                return text[:start]
+    return text
+
+
+def test_a_pattern_holds_back_no_more_than_what_may_belong_to_it() -> None:
+    scan = StopScan(None, [pattern("x[0-9]+;")])
+    assert [scan.feed(piece) for piece in ("ab", "x1", "2", "y", "x7;z")] == [
+        "ab",
+        "",
+        "",
+        "x12y",
+        "",
+    ]
+    assert scan.matched == "x[0-9]+;"

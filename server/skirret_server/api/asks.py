@@ -29,6 +29,7 @@ class Ask:
     max_tokens: int | None  # None: what the context leaves
     sampling: Sampling  # its max_tokens is set when the prompt's length is known
     rules: TextRules
+    stop_patterns: Sequence[str]  # not in the rules until they are compiled
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -162,15 +163,22 @@ def check_token_ids(ids: Sequence[TokenId], vocabulary: int, param: str) -> None
         )
 
 
+def stop_patterns(get: Callable[..., Any]) -> Sequence[str]:
+    return _listed(get("stop_regex", []))
+
+
 def text_rules(get: Callable[..., Any]) -> TextRules:
-    stop = get("stop", [])
-    stops = [stop] if isinstance(stop, str) else stop
+    stops = _listed(get("stop", []))
     return TextRules(
         stops=StopStrings(stops) if stops else None,
         min_tokens=get("min_tokens", 0),
         skip_special_tokens=get("skip_special_tokens", True),
         keeps_stop=get("no_stop_trim", False),
     )
+
+
+def _listed(value: str | Sequence[str]) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _common(
@@ -200,6 +208,7 @@ def _common(
             checked.get, vocabulary, logprobs=logprobs, prompt_logprobs=prompt_logprobs
         ),
         rules=text_rules(checked.get),
+        stop_patterns=stop_patterns(checked.get),
         stream=stream,
         include_usage=options.get("include_usage", False),
         continuous_usage=options.get("continuous_usage_stats", False),

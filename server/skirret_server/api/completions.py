@@ -38,7 +38,7 @@ from skirret_server.api.prompts import (
     token_budget,
 )
 from skirret_server.api.served import Served
-from skirret_server.api.structured import compiled
+from skirret_server.api.structured import compiled, compiled_stops
 from skirret_server.api.text_wire import TextWire
 from skirret_server.api.tools import ToolUse, shown_tokens, tool_structure
 from skirret_server.text.reasoning import reasoning_of
@@ -89,6 +89,7 @@ class Completions:
             common = _with_tools(common, ask.tools, form, served)
         if common.structure is None and ask.separates_reasoning and served.separates_reasoning:
             common = _with_reasoning(common, prompt, served)
+        common = await _with_stop_patterns(common, served)
         ready = await _ready(common, served)
         tasks = [_task(prompt, budget, common, ready)]
         generation = _generation(request, served, common, head.id, tasks, common.n)
@@ -112,6 +113,7 @@ class Completions:
         model = served_name(common.model, served, request.caller)
         head = Head(wire.new_id("cmpl"), int(self._now()), model, _tier(common))
         budgets = [_text_budget(prompt, common.max_tokens, served) for prompt in prompts]
+        common = await _with_stop_patterns(common, served)
         ready = await _ready(common, served)
         tasks = [
             _task(prompt, budget, common, ready)
@@ -278,6 +280,11 @@ def _with_tools(common: Ask, use: ToolUse, form: ToolFormat, served: Served) -> 
 def _with_reasoning(common: Ask, prompt: Prompt, served: Served) -> Ask:
     reasoning = reasoning_of(served.tokenizer, prompt.ids)
     return replace(common, rules=replace(common.rules, reasoning=reasoning))
+
+
+async def _with_stop_patterns(common: Ask, served: Served) -> Ask:
+    patterns = await compiled_stops(common.stop_patterns, served.grammars)
+    return replace(common, rules=replace(common.rules, patterns=patterns))
 
 
 async def _ready(common: Ask, served: Served) -> Ready | None:

@@ -12,7 +12,13 @@ from skirret_api import __version__
 from skirret_api.errors import InvalidRequest
 from skirret_server.api import wire
 from skirret_server.api.answer import EventStream, Reply
-from skirret_server.api.asks import chat_ask, check_token_ids, sampling_of, text_rules
+from skirret_server.api.asks import (
+    chat_ask,
+    check_token_ids,
+    sampling_of,
+    stop_patterns,
+    text_rules,
+)
 from skirret_server.api.completions import Completions, aside, folded, served_name
 from skirret_server.api.exchange import Request
 from skirret_server.api.generation import Choice, Generation, Step, Task, Work
@@ -21,7 +27,7 @@ from skirret_server.api.parameters import DETOKENIZE, GENERATE, TOKENIZE, check
 from skirret_server.api.prompts import chat_prompt, check_work, text_prompt, token_budget
 from skirret_server.api.served import Served
 from skirret_server.api.shapes import missing
-from skirret_server.api.structured import compiled, structure
+from skirret_server.api.structured import compiled, compiled_stops, structure
 from skirret_server.core import Logprob, Sampling
 from skirret_server.text.tokenizer import Tokenizer
 
@@ -159,6 +165,7 @@ class _NativeAsk:
         )
         self.is_list = is_many or n > 1
         self._structures = [structure(option) for option in options]
+        self._stop_patterns = [stop_patterns(option.get) for option in options]
         self._work = Work(
             id=wire.new_id("gen"),
             request_id=request.id,
@@ -174,13 +181,19 @@ class _NativeAsk:
         )
 
     async def work(self, served: Served) -> Work:
-        """With its grammars. Raises InvalidRequest."""
-        tasks = [
-            replace(task, grammar=(await compiled(wanted, served.grammars)).grammar)
-            if wanted
-            else task
-            for task, wanted in zip(self._work.tasks, self._structures, strict=True)
-        ]
+        """With its grammars and stop patterns. Raises InvalidRequest."""
+        tasks = []
+        for task, wanted, patterns in zip(
+            self._work.tasks, self._structures, self._stop_patterns, strict=True
+        ):
+            stops = await compiled_stops(patterns, served.grammars)
+            tasks.append(
+                replace(
+                    task,
+                    grammar=(await compiled(wanted, served.grammars)).grammar if wanted else None,
+                    rules=replace(task.rules, patterns=stops),
+                )
+            )
         return replace(self._work, tasks=tasks)
 
     def answer(self, index: int, choice: Choice, tokenizer: Tokenizer) -> dict[str, Any]:

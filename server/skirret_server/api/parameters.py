@@ -106,7 +106,7 @@ SAMPLING: dict[str, Parameter] = {
     "n": Parameter(Integer(1, 128), 1),
     "stop": Parameter(_stop(4), note="searched in the generated text, per character"),
     "stop_token_ids": Parameter(Array(_TOKEN_ID, max=1024)),
-    "stop_regex": _refused("stop_regex is not built yet"),
+    "stop_regex": Parameter(_stop(4), note="SGLang's: searched as `stop` is; no anchors"),
     "min_tokens": Parameter(Integer(0, INT32), 0, "no end, stop token or stop string before"),
     "ignore_eos": Parameter(Boolean(), False),
     "no_stop_trim": Parameter(Boolean(), False, "the stop stays in the text"),

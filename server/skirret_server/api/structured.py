@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from pydantic_core import from_json
 from skirret_api.errors import InvalidRequest
 from skirret_server.grammar.errors import BadTool, GrammarError, TooComplex
 from skirret_server.grammar.spec import Kind, Spec
+from skirret_server.text.stops import StopPattern
 
 if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
     from skirret_server.grammar.compiler import GrammarCompiler, Ready
@@ -52,6 +53,31 @@ async def compiled(wanted: Structure, compiler: GrammarCompiler) -> Ready:
         return await compiler.compile(wanted.spec)
     except GrammarError as error:
         raise _refusal(wanted, error) from error
+
+
+async def compiled_stops(
+    patterns: Sequence[str], compiler: GrammarCompiler
+) -> tuple[StopPattern, ...]:
+    """Raises InvalidRequest."""
+    return tuple([await _compiled_stop(pattern, compiler) for pattern in patterns])
+
+
+async def _compiled_stop(pattern: str, compiler: GrammarCompiler) -> StopPattern:
+    from skirret_server.grammar.regex import is_anchored
+
+    ready = await compiled(Structure(Spec.of("regex", pattern), "stop_regex"), compiler)
+    if is_anchored(pattern):
+        raise _bad_stop("anchors are not supported: it is searched anywhere in the text")
+    automaton = ready.grammar.automaton
+    if automaton.matches(b""):
+        raise _bad_stop("it matches the empty text, so it would stop everything at once")
+    return StopPattern(pattern, automaton)
+
+
+def _bad_stop(reason: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid regex for stop_regex: {reason}.", param="stop_regex", code="invalid_grammar"
+    )
 
 
 def _refusal(wanted: Structure, error: GrammarError) -> InvalidRequest:

@@ -35,6 +35,9 @@ class Automaton:
             state = self.table[state, self.class_of[byte]]
         return int(state)
 
+    def accepts_in(self, state: int) -> bool:
+        return bool(self.accepts[state])
+
     def matches(self, data: bytes) -> bool:
         return bool(self.accepts[self.step(START, data)])
 

@@ -72,6 +72,12 @@ def inside(pattern: str) -> Node:
     return alt(options)
 
 
+def is_anchored(pattern: str) -> bool:
+    """Raises BadGrammar."""
+    branches = _Parser(pattern, is_ascii=False).branches()
+    return any(isinstance(part, _Anchor) for branch in branches for part in branch)
+
+
 def _without_anchors(branch: list[_Part]) -> list[Node]:
     """An anchor says nothing at its own end of a whole text, and anywhere else too much."""
     parts = list(branch)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from skirret_server.core import Finish, FinishReason, Logprob, TokenId, Update
 from skirret_server.text.reasoning import Reasoning, ReasoningSplit
-from skirret_server.text.stops import StopScan, StopStrings
+from skirret_server.text.stops import StopPattern, StopScan, StopStrings
 from skirret_server.text.tokenizer import Tokenizer
 
 _Utf8Decoder = getincrementaldecoder("utf-8")
@@ -47,7 +47,8 @@ class TextRules:
     """How a request wants its text cut."""
 
     stops: StopStrings | None = None
-    min_tokens: int = 0  # stop strings begin to count after these
+    patterns: tuple[StopPattern, ...] = ()
+    min_tokens: int = 0  # stops begin to count after these
     skip_special_tokens: bool = True
     keeps_stop: bool = False  # no_stop_trim: the match stays in the text
     shown_tokens: frozenset[TokenId] = frozenset()  # special ones that are text all the same
@@ -64,7 +65,11 @@ class ChoiceText:
         self._rules = rules
         hides = tokenizer.special_ids if rules.skip_special_tokens else frozenset()
         self._hidden = hides - rules.shown_tokens if rules.shown_tokens else hides
-        self._scan = StopScan(rules.stops, keeps_match=rules.keeps_stop) if rules.stops else None
+        self._scan = (
+            StopScan(rules.stops, rules.patterns, keeps_match=rules.keeps_stop)
+            if rules.stops or rules.patterns
+            else None
+        )
         self._split = ReasoningSplit(rules.reasoning) if rules.reasoning else None
         self._thought = ""  # since the last piece
         self._utf8 = _Utf8Decoder(errors="replace")

@@ -1,9 +1,11 @@
-"""Stop strings, found at the first character that completes one, whatever the token boundaries."""
+"""Stop strings and patterns, found at the character that completes one, wherever tokens end."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 
 class StopStrings:
@@ -47,15 +49,65 @@ class StopStrings:
                 waiting.append(child)
 
 
-class StopScan:
-    """One text on its way out: passes on what no stop string can take back."""
+class Matcher(Protocol):
+    """A deterministic automaton over UTF-8: state 0 is dead, 1 the start."""
 
-    def __init__(self, strings: StopStrings, *, keeps_match: bool = False) -> None:
-        self.matched: str | None = None
-        self._strings = strings
+    def step(self, state: int, data: bytes) -> int: ...
+
+    def accepts_in(self, state: int) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StopPattern:
+    source: str  # as it was asked for
+    matcher: Matcher
+
+
+class _Search:
+    """Every place where a match may have begun: of those in one state, the first will do."""
+
+    def __init__(self, pattern: StopPattern) -> None:
+        self.source = pattern.source
+        self._matcher = pattern.matcher
+        self._begun: dict[int, int] = {}  # by state, where
+
+    def step(self, character: str, at: int) -> int | None:
+        """Where the match began that this character, the `at`-th, completes."""
+        data = character.encode()
+        begun: dict[int, int] = {}
+        for state, start in (*self._begun.items(), (_START, at)):
+            state = self._matcher.step(state, data)
+            if state != _DEAD:
+                begun[state] = min(start, begun.get(state, start))
+        self._begun = begun
+        found = (start for state, start in begun.items() if self._matcher.accepts_in(state))
+        return min(found, default=None)
+
+    def first(self, otherwise: int) -> int:
+        """Where the first match may have begun that is not complete."""
+        return min(self._begun.values(), default=otherwise)
+
+
+_DEAD, _START = 0, 1
+
+
+class StopScan:
+    """One text on its way out: passes on what no stop can take back."""
+
+    def __init__(
+        self,
+        strings: StopStrings | None,
+        patterns: Sequence[StopPattern] = (),
+        *,
+        keeps_match: bool = False,
+    ) -> None:
+        self.matched: str | None = None  # the string, or the pattern's source
+        self._strings = strings or _NONE
+        self._searches = [_Search(pattern) for pattern in patterns]
         self._keeps_match = keeps_match
         self._state = 0
         self._held = ""
+        self._count = 0  # characters that came before
 
     def feed(self, text: str) -> str:
         """What may go out now; once `matched` is set, nothing more may."""
@@ -63,11 +115,19 @@ class StopScan:
         state = self._state
         for index, character in enumerate(text):
             state = step(state, character)
-            if (string := completed[state]) is not None:
-                return self._match(string, self._held + text[: index + 1])
+            string = completed[state]
+            if string is not None or self._searches:
+                at = self._count + index
+                start, matched = self._completed_at(at, string, character)
+                if matched is not None:
+                    return self._match(matched, self._held + text[: index + 1], at + 1 - start)
         self._state = state
+        self._count += len(text)
         whole = self._held + text
-        safe = len(whole) - self._strings.depth[state]
+        held = self._strings.depth[state]
+        for search in self._searches:
+            held = max(held, self._count - search.first(self._count))
+        safe = len(whole) - held
         self._held = whole[safe:]
         return whole[:safe]
 
@@ -76,6 +136,18 @@ class StopScan:
         rest, self._held = self._held, ""
         return rest
 
-    def _match(self, string: str, text: str) -> str:
-        self.matched, self._held = string, ""
-        return text if self._keeps_match else text[: -len(string)]
+    def _completed_at(self, at: int, string: str | None, character: str) -> tuple[int, str | None]:
+        """Of what ends here, the one that began first, and where."""
+        start, matched = (at, None) if string is None else (at + 1 - len(string), string)
+        for search in self._searches:
+            began = search.step(character, at)
+            if began is not None and (matched is None or began < start):
+                start, matched = began, search.source
+        return start, matched
+
+    def _match(self, matched: str, text: str, length: int) -> str:
+        self.matched, self._held = matched, ""
+        return text if self._keeps_match else text[:-length]
+
+
+_NONE = StopStrings(())
