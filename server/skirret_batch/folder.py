@@ -252,6 +252,9 @@ class Folder:
                 # A delete beside us removed the folder, empty for a moment: unless it is the source
                 # that is gone, again.
                 source.stat()
+            except FileExistsError:  # as above, seen by mkdir; or a file has the folder's name
+                if target.parent.is_file():
+                    raise
         self._sync_folder(target.parent)
 
     def _make(self, folder: Path) -> None:

@@ -28,6 +28,7 @@ import asyncio, resource, sys, time
 from skirret_api.tenants import FolderStore
 from skirret_batch.folder import Folder
 from skirret_batch.record import load
+from skirret_batch.completions import Template
 from skirret_batch.testing import completion
 from skirret_batch.worker import Worker, WorkerSettings
 
@@ -38,6 +39,9 @@ class Short:
 
     async def model(self, name):
         return name
+
+    async def template(self, name):
+        return Template()
 
 async def main(path, batch_id):
     store = Folder(FolderStore(path=path))

@@ -462,7 +462,8 @@ async def test_a_stopped_worker_leaves_its_shards_to_the_next(
 
 
 async def test_workers_share_a_batch(store: BatchStore, fast: WorkerSettings) -> None:
-    settings = replace(fast, shard_lines=10, concurrency=4)
+    # Nobody is taken for dead on a slow machine: what is asked twice is another test's.
+    settings = replace(fast, shard_lines=10, concurrency=4, stale_after=30.0)
     batch_id = await submit(store, *numbered(60), parallelism=3)
     engines = [FakeCompletions(seconds=0.01) for _ in range(3)]
     workers = [
