@@ -91,7 +91,8 @@ async def test_a_killed_worker_is_replaced_without_a_trace(
 async def test_a_stopped_worker_says_so_and_keeps_what_it_has(
     folder: Folder, tmp_path: Path, gateway: Gateway
 ) -> None:
-    batch_id = await submit(folder, *LINES)
+    total = 600  # many times what is in flight at the signal
+    batch_id = await submit(folder, *(chat_line(f"c{n}") for n in range(total)))
     first = await worker(tmp_path, batch_id, gateway.url)
     while gateway.asked.total() < 15:
         await asyncio.sleep(0.01)
@@ -99,12 +100,12 @@ async def test_a_stopped_worker_says_so_and_keeps_what_it_has(
     await first.communicate()
     assert first.returncode == 143
     before = gateway.asked.total()
-    assert before < TOTAL
+    assert before < total
 
     second = await worker(tmp_path, batch_id, gateway.url)
     await second.communicate()
     assert second.returncode == 0
-    assert gateway.asked.total() == TOTAL
+    assert gateway.asked.total() == total
 
 
 async def test_a_worker_that_can_not_work_says_why_in_its_last_line(
