@@ -268,7 +268,7 @@ async def test_concurrency_grows_while_an_engine_is_free_and_not_once_it_is_full
 ) -> None:
     async def answer_with(load: Load) -> int:
         async def script(request: Body) -> Answer:
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.05)  # longer than sending 40 takes
             header = f"{load.running},{load.waiting},{load.kv_usage}"
             return replace(completion(request), headers={"x-skirret-load": header})
 
