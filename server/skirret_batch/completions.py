@@ -18,6 +18,7 @@ import aiohttp
 from pydantic_core import from_json
 
 from skirret_api import internal
+from skirret_batch.plan import TOKENS_PER_BYTE
 
 _LONGEST_PAUSE = 120.0  # seconds; a longer Retry-After is not believed
 
@@ -82,7 +83,7 @@ class Template:
 
     source: str | None = None  # None: the model has none
     tokens: Mapping[str, str] = field(default_factory=dict)  # special ones by their names
-    tokens_per_byte: float = 0.25
+    tokens_per_byte: float = TOKENS_PER_BYTE
 
 
 class Completions(Protocol):

@@ -10,13 +10,11 @@ from typing import Any
 
 from skirret_batch.asked import BatchRequest
 from skirret_batch.listing import batches
-from skirret_batch.plan import Index, Keys, Reading, canonical
+from skirret_batch.plan import TOKENS_PER_BYTE, Index, Keys, Reading, canonical
 from skirret_batch.record import Record, blob_key
 from skirret_batch.store import BatchStore
 
-_TOKENS_PER_BYTE = 0.25
 _LOOKED_AT = 50  # earlier batches, for how fast the model is
-_ONE = asyncio.Semaphore(1)  # a whole file is parsed: beside requests, but not many at once
 
 
 async def dry_run(
@@ -29,8 +27,7 @@ async def dry_run(
 
     `model_id` is the same for all names of one model, None for a name of none.
     """
-    async with _ONE:
-        reading = await _read(store, wanted, max_lines)
+    reading = await _read(store, wanted, max_lines)
     errors = reading.errors({name: model_id(name) for name in reading.models})
     model = next(iter(reading.models), None)
     total = len(reading.index)
@@ -52,7 +49,7 @@ async def dry_run(
 
 
 async def _read(store: BatchStore, wanted: BatchRequest, max_lines: int) -> Reading:
-    reading = Reading(wanted.endpoint, max_lines, Keys(_Nowhere(), canonical, _TOKENS_PER_BYTE))
+    reading = Reading(wanted.endpoint, max_lines, Keys(_Nowhere(), canonical, TOKENS_PER_BYTE))
     async with aclosing(store.stream(blob_key(wanted.input_file_id))) as pieces:
         async for piece in pieces:
             await asyncio.to_thread(reading.feed, piece)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -114,6 +115,8 @@ class _Door:
         self._started = started
         self._model_id = model_id
         self._shelf = Shelf()
+        # Each parses a whole file: beside requests, but not many at once.
+        self._dry_runs = asyncio.Semaphore(1)
 
     # files
 
@@ -179,7 +182,9 @@ class _Door:
         await self._check_input(store, wanted.input_file_id)
         if _is_dry(request):
             model_id = partial(self._model_id, request.scope)
-            return JSONResponse(await dry_run(store, wanted, self._limits.lines, model_id))
+            async with self._dry_runs:
+                said = await dry_run(store, wanted, self._limits.lines, model_id)
+            return JSONResponse(said)
         now = self._clock()
         batch_id = await reserve(
             store,
@@ -292,14 +297,19 @@ class _Door:
 
 
 def _is_dry(request: Request) -> bool:
-    text = request.query_params.get("dry_run", "false")
-    if text not in ("true", "false"):
+    return _one_of(request, "dry_run", ("true", "false"), usual="false") == "true"
+
+
+def _one_of(request: Request, param: str, supported: tuple[str, ...], *, usual: str) -> str:
+    text = request.query_params.get(param, usual)
+    if text not in supported:
+        names = ", ".join(f"'{name}'" for name in supported)
         raise InvalidRequest(
-            "Invalid value for 'dry_run'. Supported values are: 'true', 'false'.",
-            param="dry_run",
+            f"Invalid value for '{param}'. Supported values are: {names}.",
+            param=param,
             code="invalid_value",
         )
-    return text == "true"
+    return text
 
 
 def _ended(record: Record) -> str:
@@ -318,13 +328,7 @@ def _page(request: Request, limits: tuple[int, int, int]) -> _Page:
             param="limit",
             code="invalid_value",
         )
-    order = request.query_params.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise InvalidRequest(
-            "Invalid value for 'order'. Supported values are: 'asc', 'desc'.",
-            param="order",
-            code="invalid_value",
-        )
+    order = _one_of(request, "order", ("asc", "desc"), usual="desc")
     after = request.query_params.get("after", "")
     if after and not _ID.fullmatch(after):
         raise InvalidRequest("'after' is no id in this list.", param="after")

@@ -23,6 +23,7 @@ Body = dict[str, Any]
 Render = Callable[[Body], bytes]  # the prompt as the model will see it, or near enough to sort by
 
 MOST_ERRORS = 100  # listed one by one
+TOKENS_PER_BYTE = 0.25  # of a prompt, where no server says better
 SORTED_BYTES = 8192  # of a rendered prompt
 _ENDLESS = 1 << 31  # tokens
 DEEPEST = 200  # brackets within brackets

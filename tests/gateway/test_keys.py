@@ -11,7 +11,7 @@ import pytest
 
 from skirret_api.tenants import read_keys
 from skirret_gateway.gateway import Settings
-from skirret_gateway.testing.running import CHAT, Running, Start, chat
+from skirret_gateway.testing.running import CHAT, Running, Start, chat, mount_tenants
 from skirret_gateway.testing.scripted import ScriptedServer
 
 FORM = (
@@ -40,12 +40,7 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def gateway(start: Start, server: ScriptedServer, tmp_path: Path, keys: Path) -> Running:
-    tenants = tmp_path / "tenants"
-    tenants.mkdir()
-    for name in ("team", "other"):
-        store = {"kind": "folder", "path": str(tmp_path / "stores" / name)}
-        (tenants / f"{name}.store.json").write_text(json.dumps(store))
-        (tenants / f"{name}.token").write_text(f"token-of-{name}")
+    tenants = mount_tenants(tmp_path, "team", "other")
     settings = replace(Settings(), tenants=tenants, keys=keys)
     return await start({"m": [server.url]}, settings)
 

@@ -21,7 +21,7 @@ from skirret_gateway.testing.kubernetes import (
     endpoint_slice,
     inference_model,
 )
-from skirret_gateway.testing.running import CHAT, Running, Start, chat
+from skirret_gateway.testing.running import CHAT, Running, Start, chat, mount_tenants
 from skirret_gateway.testing.scripted import ScriptedServer, Seen
 
 WORKER = "Bearer token-of-team"
@@ -29,14 +29,7 @@ WORKER = "Bearer token-of-team"
 
 @pytest.fixture
 def tenants(tmp_path: Path) -> Path:
-    """Two namespaces, mounted as the chart does."""
-    folder = tmp_path / "tenants"
-    folder.mkdir()
-    for name in ("default", "team"):
-        store = {"kind": "folder", "path": str(tmp_path / "stores" / name)}
-        (folder / f"{name}.store.json").write_text(json.dumps(store))
-        (folder / f"{name}.token").write_text(f"token-of-{name}\n")
-    return folder
+    return mount_tenants(tmp_path, "default", "team")
 
 
 @asynccontextmanager

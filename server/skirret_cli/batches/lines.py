@@ -9,12 +9,11 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from skirret_api.openai import BATCH_ENDPOINTS, BatchError
-from skirret_batch.plan import Keys, Reading, canonical
+from skirret_batch.plan import TOKENS_PER_BYTE, Keys, Reading, canonical
 from skirret_batch.record import endpoint_of
 
 _BOM = b"\xef\xbb\xbf"
 _PIECE = 1 << 20
-_TOKENS_PER_BYTE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ def examine(file: IO[bytes], most_lines: int) -> Examined:
     endpoint = _endpoint(file)
     file.seek(0)
     with TemporaryFile() as heads:
-        reading = Reading(endpoint, most_lines, Keys(heads, canonical, _TOKENS_PER_BYTE))
+        reading = Reading(endpoint, most_lines, Keys(heads, canonical, TOKENS_PER_BYTE))
         while piece := file.read(_PIECE):
             reading.feed(piece)
         reading.finish()

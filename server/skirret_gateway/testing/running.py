@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,17 @@ CHAT = "/v1/chat/completions"
 
 def chat(model: str = "m", **fields: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": "Hello"}], **fields}
+
+
+def mount_tenants(folder: Path, *namespaces: str) -> Path:
+    """`folder/tenants`, as the chart mounts it: a folder store and a token for each namespace."""
+    mount = folder / "tenants"
+    mount.mkdir()
+    for name in namespaces:
+        store = {"kind": "folder", "path": str(folder / "stores" / name)}
+        (mount / f"{name}.store.json").write_text(json.dumps(store))
+        (mount / f"{name}.token").write_text(f"token-of-{name}\n")
+    return mount
 
 
 @dataclass

@@ -283,6 +283,8 @@ def _with_reasoning(common: Ask, prompt: Prompt, served: Served) -> Ask:
 
 
 async def _with_stop_patterns(common: Ask, served: Served) -> Ask:
+    if not common.stop_patterns:
+        return common
     patterns = await compiled_stops(common.stop_patterns, served.grammars)
     return replace(common, rules=replace(common.rules, patterns=patterns))
 

@@ -49,8 +49,12 @@ class StopStrings:
                 waiting.append(child)
 
 
+# As in grammar.automaton, whose numpy no start should wait for.
+_DEAD, _START = 0, 1
+
+
 class Matcher(Protocol):
-    """A deterministic automaton over UTF-8: state 0 is dead, 1 the start."""
+    """A deterministic automaton over UTF-8."""
 
     def step(self, state: int, data: bytes) -> int: ...
 
@@ -86,9 +90,6 @@ class _Search:
     def first(self, otherwise: int) -> int:
         """Where the first match may have begun that is not complete."""
         return min(self._begun.values(), default=otherwise)
-
-
-_DEAD, _START = 0, 1
 
 
 class StopScan:
