@@ -86,8 +86,25 @@ class Template:
     tokens_per_byte: float = TOKENS_PER_BYTE
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What decides when a line is run, and beside which others."""
+
+    deadline: float  # of its batch, in seconds since the epoch
+    priority: int = 0  # of its batch
+    group: str = ""  # the same for lines whose prompts begin alike; empty for one like no other
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            internal.DEADLINE: str(int(self.deadline)),
+            internal.PRIORITY: str(self.priority),
+            internal.GROUP: self.group,
+        }
+
+
 class Completions(Protocol):
-    async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
+    async def complete(self, endpoint: str, body: bytes, turn: Turn) -> Answer:
         """Raises CompletionsError. Cancelling it aborts the work."""
 
     async def model(self, name: str) -> str | None:
@@ -111,8 +128,8 @@ class HttpCompletions:
             timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=10),
         )
 
-    async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
-        return await self._send("POST", endpoint, body, {internal.DEADLINE: str(int(deadline))})
+    async def complete(self, endpoint: str, body: bytes, turn: Turn) -> Answer:
+        return await self._send("POST", endpoint, body, turn.headers)
 
     async def model(self, name: str) -> str | None:
         return _identity(await self._send("GET", _model_path(name), None, {}))
@@ -160,8 +177,8 @@ class AsgiCompletions:
         self._headers = headers
         self._timeout = timeout
 
-    async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
-        return await self._send("POST", endpoint, body, {internal.DEADLINE: str(int(deadline))})
+    async def complete(self, endpoint: str, body: bytes, turn: Turn) -> Answer:
+        return await self._send("POST", endpoint, body, turn.headers)
 
     async def model(self, name: str) -> str | None:
         return _identity(await self._send("GET", _model_path(name), b"", {}))

@@ -83,7 +83,8 @@ class Forward:
         lane = internal.BATCH if caller.is_worker or asked.flex else internal.INTERACTIVE
         headers = self._headers(request, len(body), caller, route, name, lane)
         call = Call(route, request, reply, asked.stream, caller.is_worker, headers, body)
-        await self._forward(call, asked.head)
+        group = request.header(_GROUP) if caller.is_worker else None
+        await self._forward(call, asked.head if group is None else group)
 
     async def native(self, request: Request, reply: Reply, caller: Caller, name: str) -> None:
         """A request whose URL names its model; workers ask so."""
@@ -105,9 +106,9 @@ class Forward:
             headers.append((_OWNER, caller.namespace.encode()))
             if name.isprintable():
                 headers.append((_SERVED_NAME, name.encode()))
-            deadline = request.header(_DEADLINE) if caller.is_worker else None
-            if deadline is not None:
-                headers.append((_DEADLINE, deadline))
+            for own in _WORKERS_OWN if caller.is_worker else ():
+                if (value := request.header(own)) is not None:
+                    headers.append((own, value))
         return lines(headers) + b"\r\n"
 
     async def _forward(self, call: Call, head: bytes) -> None:
@@ -223,7 +224,8 @@ _TOKEN = internal.TOKEN.encode()
 _LANE = internal.LANE.encode()
 _OWNER = internal.OWNER.encode()
 _SERVED_NAME = internal.SERVED_NAME.encode()
-_DEADLINE = internal.DEADLINE.encode()
+_WORKERS_OWN = (internal.DEADLINE.encode(), internal.PRIORITY.encode())
+_GROUP = internal.GROUP.encode()
 _DRAINING = internal.DRAINING.encode()
 
 _NOT_SENT_BACK = frozenset({b"x-request-id"})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from skirret_batch.completions import HttpCompletions, Load
+from skirret_batch.completions import HttpCompletions, Load, Turn
 from skirret_gateway.gateway import Settings
 from skirret_gateway.testing import scripted
 from skirret_gateway.testing.kubernetes import (
@@ -96,6 +96,8 @@ async def test_a_client_can_not_speak_for_us(gateway: Running, server: ScriptedS
         x_skirret_lane="interactive",
         x_skirret_owner="root",
         x_skirret_deadline="1",
+        x_skirret_priority="100",
+        x_skirret_group="x",
         x_skirret_blocks="x",
     )
     assert ours(server.seen[0]) == {
@@ -169,9 +171,11 @@ async def test_the_workers_own_client_gets_its_answers(
 ) -> None:
     server.default = scripted.answer({"id": "x"}, 200, ("x-skirret-load", "1,0,0.5"))
     client = HttpCompletions(f"http://127.0.0.1:{gateway.port}", "token-of-team", timeout=5)
-    answer = await client.complete(CHAT, json.dumps(chat()).encode(), deadline=1_800_000_000)
+    answer = await client.complete(CHAT, json.dumps(chat()).encode(), Turn(1_800_000_000, 7))
     assert (answer.status, answer.body) == (200, b'{"id": "x"}')
     assert answer.load == Load(1, 0, 0.5)
+    sent = ours(server.seen[0])
+    assert (sent["lane"], sent["deadline"], sent["priority"]) == ("batch", "1800000000", "7")
     assert await client.model("m") == await client.model("team/m") == "team/m"
     assert await client.model("nope") is None
     await client.close()

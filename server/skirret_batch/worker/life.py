@@ -119,7 +119,7 @@ class Worker:
         self._notice(record)
         board = Board(self._store, self._id, plan, self._holder, self._settings, self._steady)
         if not self._ending:
-            await self._run(record, spool, board)
+            await self._run(record, plan, spool, board)
         await self._finish(spool, board)
 
     async def _fail(self, error: BadInput) -> None:
@@ -193,8 +193,10 @@ class Worker:
             errors = reading.errors(await self._identities(reading.models))
             if errors:
                 raise BadInput(errors)
-            order = await asyncio.to_thread(keys.order)
-            shared = await asyncio.to_thread(keys.shared_tokens, order)
+            ordered = await asyncio.to_thread(keys.sorted)
+            shared = await asyncio.to_thread(keys.shared_tokens, ordered)
+            groups = await asyncio.to_thread(keys.groups, ordered)
+            order = keys.order(groups, ordered)
         index = reading.index
         lines = min(settings.shard_lines, -(-len(order) // (4 * record.parallelism)))
         if record.parallelism == 1:
@@ -204,6 +206,7 @@ class Worker:
             order=order,
             ends=cut(order, index, lines=lines, tokens=settings.shard_tokens),
             shared=shared,
+            groups=groups,
         )
         # The index follows from the input alone. The plan may not, a template can change: so the
         # first one written is everybody's.
@@ -246,8 +249,9 @@ class Worker:
 
     # in_progress → finalizing
 
-    async def _run(self, record: Record, spool: Spool, board: Board) -> None:
-        job = Job(self._id, record.batch.endpoint, record.batch.expires_at)
+    async def _run(self, record: Record, plan: Plan, spool: Spool, board: Board) -> None:
+        batch = record.batch
+        job = Job(self._id, batch.endpoint, batch.expires_at, record.priority, plan.groups)
         run = Run(
             job,
             spool,

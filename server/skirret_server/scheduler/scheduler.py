@@ -333,7 +333,7 @@ def is_batch(sequence: Sequence) -> bool:
     return sequence.request.lane == LANES[1]
 
 
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
+def _rank(sequence: Sequence) -> tuple[int, int, int, int]:
     return sequence.rank
 
 
