@@ -461,7 +461,7 @@ def _woven(ordered: Sequence[int], groups: Sequence[int]) -> list[int]:
     while strands:
         strand = strands.popleft()
         woven.append(strand.popleft())
-        following = strand or next(by_group, None)
+        following = strand or next(by_group, deque())
         if following:
             strands.append(following)
     return woven

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skirret_api.errors import NotFound
 from skirret_api.internal import GATEWAY_PORT
 from skirret_api.meta import RoutingStrategy
 from skirret_batch.receive import Limits
@@ -25,6 +24,7 @@ from skirret_gateway.fleet import Fleet
 from skirret_gateway.forward import Forward, ForwardSettings
 from skirret_gateway.hold import HoldLimits
 from skirret_gateway.metrics import Metrics
+from skirret_gateway.models import Models
 from skirret_gateway.routes import Routes, State
 from skirret_gateway.stores import Stores
 from skirret_gateway.table import DEFAULT_STRATEGY
@@ -76,9 +76,7 @@ class Gateway:
         self._pool = Pool(settings.pool)
         self._stores: Stores | None = None
         if settings.tenants:
-            self._stores = Stores(
-                lambda: self._tenants.by_namespace, self._model_id, settings.files
-            )
+            self._stores = Stores(lambda: self._tenants.by_namespace, self._models, settings.files)
         self._state = State(started_at=time.time())
         metrics = Metrics(clock)
         routes = Routes(
@@ -140,12 +138,8 @@ class Gateway:
         with suppress(asyncio.CancelledError):
             await self._work
 
-    def _model_id(self, namespace: str, name: str) -> str | None:
-        """The same for all names of one model; None for a name of none."""
-        try:
-            return str(self.fleet.find(namespace, name).id)
-        except NotFound:
-            return None
+    def _models(self, namespace: str) -> Models:
+        return Models(self.fleet, self._pool, self._tenants.token, namespace)
 
     async def _watch(self, access: kube.Access) -> None:
         settings = self._settings

@@ -115,7 +115,6 @@ async def test_a_workers_group_goes_before_the_prompt_and_a_clients_does_not(
         await worker.close()
         assert sorted((len(server.seen), len(other.seen))) == [0, 12]
         for number in range(12):
-            messages = [{"role": "user", "content": f"{number} " * 300}]
-            body = chat(messages=messages)
-            await gateway.ask("POST", CHAT, body, x_skirret_group="cafe")
+            asked = chat(messages=[{"role": "user", "content": f"{number} " * 300}])
+            await gateway.ask("POST", CHAT, asked, x_skirret_group="cafe")
         assert min(len(server.seen), len(other.seen)) > 0
