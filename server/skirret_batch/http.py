@@ -24,12 +24,13 @@ from skirret_api.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
+    OverQuota,
     ServerFault,
     TooLarge,
     Unavailable,
 )
 from skirret_api.openai import FileObject
-from skirret_batch import asked, files
+from skirret_batch import asked, files, quota
 from skirret_batch import record as records
 from skirret_batch.dry_run import AnyModel, Models, dry_run
 from skirret_batch.listing import Shelf, batches
@@ -179,7 +180,7 @@ class _Door:
         store = self._store_of(request.scope)
         body = await self._body(request)
         wanted = asked.parse(body)
-        await self._check_input(store, wanted.input_file_id)
+        file = await self._check_input(store, wanted.input_file_id)
         if _is_dry(request):
             models = self._models(request.scope)
             async with self._dry_runs:
@@ -193,6 +194,7 @@ class _Door:
             is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
             now=now,
         )
+        await self._check_quota(store, file, batch_id)
         record = records.new_record(
             batch_id,
             now=records.id_time(batch_id) or now,
@@ -264,7 +266,7 @@ class _Door:
         except NotThere:
             raise NotFound(f"No batch found with id '{batch_id}'.") from None
 
-    async def _check_input(self, store: BatchStore, file_id: str) -> None:
+    async def _check_input(self, store: BatchStore, file_id: str) -> FileObject:
         try:
             file = await files.retrieve(store, _checked(file_id), self._clock())
         except NotThere:
@@ -277,6 +279,18 @@ class _Door:
                 f"The file's purpose is '{file.purpose}'; the input of a batch needs '{BATCH}'.",
                 param="input_file_id",
             )
+        return file
+
+    async def _check_quota(self, store: BatchStore, file: FileObject, batch_id: str) -> None:
+        """What isn't sure before the input is read, the worker says later."""
+        most = self._limits.enqueued_tokens
+        if most is None:
+            return
+        live = await records.live(store, {})
+        if batch_id in live:  # the same create, sent again
+            return
+        if quota.surely_over(file.bytes, (record for record, _ in live.values()), most):
+            raise OverQuota(quota.message(most), code="token_limit_exceeded")
 
     async def _check_cursor(self, store: BatchStore, key: str) -> None:
         try:

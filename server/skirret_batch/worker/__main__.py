@@ -43,7 +43,11 @@ def main() -> int:
 
 
 async def _work(arguments: argparse.Namespace) -> int:
-    settings = WorkerSettings(max_lines=arguments.max_lines, max_bytes=arguments.max_bytes)
+    settings = WorkerSettings(
+        max_lines=arguments.max_lines,
+        max_bytes=arguments.max_bytes,
+        max_enqueued_tokens=arguments.max_enqueued_tokens,
+    )
     target, uris = _target(arguments), _uris(arguments)
     store = open_store(read_store_settings(arguments.store_file), _PATIENT)
     token = arguments.token_file.read_text().strip()
@@ -113,6 +117,11 @@ def _parser() -> argparse.ArgumentParser:
     defaults = WorkerSettings()
     parser.add_argument("--max-lines", type=int, default=defaults.max_lines)
     parser.add_argument("--max-bytes", type=int, default=defaults.max_bytes)
+    parser.add_argument(
+        "--max-enqueued-tokens",
+        type=int,
+        help="of prompts of the namespace's live batches; no limit by default",
+    )
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )

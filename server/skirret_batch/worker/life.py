@@ -22,7 +22,7 @@ from contextlib import aclosing
 from tempfile import TemporaryFile
 from typing import Any
 
-from skirret_batch import files
+from skirret_batch import files, quota
 from skirret_batch import record as records
 from skirret_batch.completions import Completions, CompletionsError, Template
 from skirret_batch.plan import Index, Keys, Plan, Reading, cut, decode_plan, first_model
@@ -193,6 +193,7 @@ class Worker:
             errors = reading.errors(await self._identities(reading.models))
             if errors:
                 raise BadInput(errors)
+            await self._check_quota(reading.index)
             ordered = await asyncio.to_thread(keys.sorted)
             shared = await asyncio.to_thread(keys.shared_tokens, ordered)
             groups = await asyncio.to_thread(keys.groups, ordered)
@@ -212,6 +213,16 @@ class Worker:
         # first one written is everybody's.
         spool.index = Index(await self._once("index.bin", bytes(index.packed)))
         return decode_plan(await self._once("plan.bin", plan.encode()))
+
+    async def _check_quota(self, index: Index) -> None:
+        tokens = sum(index[ordinal].tokens for ordinal in range(len(index)))
+        record = await self._change(records.measure, tokens)
+        most = self._settings.max_enqueued_tokens
+        if most is None:
+            return
+        live = await records.live(self._store, {})
+        if quota.is_over(record, (each for each, _ in live.values()), most):
+            raise bad_input("token_limit_exceeded", quota.message(most))
 
     async def _template(self, record: Record) -> Template:
         """How the model's prompts are made; a plain guess while no server is there to ask."""
