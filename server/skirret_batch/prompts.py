@@ -6,19 +6,14 @@ refused is the server's to answer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from skirret_batch.completions import Template
 from skirret_batch.plan import Body, Render, canonical
+from skirret_template import environment
 
 
 def renderer(template: Template) -> Render:
@@ -26,7 +21,7 @@ def renderer(template: Template) -> Render:
     if template.source is None:
         return canonical
     try:
-        compiled = _environment().from_string(template.source)
+        compiled = environment().from_string(template.source)
     except jinja2.TemplateSyntaxError:
         return canonical
     knows_developer = "developer" in template.source
@@ -63,32 +58,3 @@ def _plain(message: Mapping[str, Any], knows_developer: bool) -> dict[str, Any]:
     if plain.get("role") == "developer" and not knows_developer:
         plain["role"] = "system"
     return plain
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """What Hugging Face's templates expect to find."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
-    return environment
-
-
-class _Generation(Extension):
-    """`{% generation %}`, which marks what the assistant wrote, is transparent."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(value: object, **options: Any) -> str:
-    return json.dumps(value, **{"ensure_ascii": False, **options})
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)

@@ -172,6 +172,31 @@ class ScriptedEngine:
         return 0 if script.ends is None else script.ends
 
 
+class TimedEngine(ScriptedEngine):
+    """Takes a time for each update of so many sequences at once; others wait."""
+
+    def __init__(
+        self,
+        answer: Script | Callable[[GenerateRequest], Script],
+        seconds: float,
+        slots: int = 1024,
+    ) -> None:
+        super().__init__(answer)
+        self._seconds = seconds
+        self._slots = slots
+        self._free = asyncio.Semaphore(slots)
+
+    def load(self) -> Load:
+        open_ = len(self.running)
+        return Load(min(open_, self._slots), max(0, open_ - self._slots), kv_usage=0.0)
+
+    async def _updates(self, request: GenerateRequest, script: Script) -> AsyncIterator[Update]:
+        async with self._free:
+            async for update in super()._updates(request, script):
+                await asyncio.sleep(self._seconds)
+                yield update
+
+
 def tiny_model(folder: Path, *, shards: int = 1, seed: int = 0) -> Path:
     """Writes a two-layer random Llama with a byte-level tokenizer and a chat template."""
     folder.mkdir(parents=True, exist_ok=True)

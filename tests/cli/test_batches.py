@@ -24,24 +24,18 @@ from skirret_gateway.testing.running import mount_tenants
 from skirret_server.testing import tiny_model
 
 SERVER = """
-import asyncio, sys
+import sys
 from pathlib import Path
 from skirret_api.launch import from_flags
 from skirret_server.serve import Loaded, serve
-from skirret_server.testing import Script, ScriptedEngine
-
-class Slow(ScriptedEngine):
-    async def _updates(self, request, script):
-        async for update in super()._updates(request, script):
-            await asyncio.sleep(0.01)
-            yield update
+from skirret_server.testing import Script, TimedEngine
 
 def answer(request):
     slow = request.sampling.max_tokens == 1500
     return Script(tokens=b"x" * 1500 if slow else b"Paris")
 
 def load(settings, progress):
-    return Loaded(Path(settings.model_path), Slow(answer))
+    return Loaded(Path(settings.model_path), TimedEngine(answer, 0.01))
 
 sys.exit(serve(from_flags(sys.argv[1:]), load))
 """

@@ -29,14 +29,7 @@ from pathlib import Path
 from skirret_api.launch import from_flags
 from skirret_server.load.errors import SourceNotFound
 from skirret_server.serve import Loaded, serve
-from skirret_server.testing import Script, ScriptedEngine
-
-class Slow(ScriptedEngine):
-    async def _updates(self, request, script):
-        import asyncio
-        async for update in super()._updates(request, script):
-            await asyncio.sleep(0.01)
-            yield update
+from skirret_server.testing import Script, TimedEngine
 
 def load(settings, progress):
     progress.begin("loading weights", 100)
@@ -46,7 +39,7 @@ def load(settings, progress):
     endless = lambda request: Script(
         tokens=b"Hello there!" if request.sampling.max_tokens <= 100 else b"x" * 100000
     )
-    return Loaded(Path(settings.model_path), Slow(endless))
+    return Loaded(Path(settings.model_path), TimedEngine(endless, 0.01))
 
 sys.exit(serve(from_flags(sys.argv[1:]), load))
 """

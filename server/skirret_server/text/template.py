@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from skirret_server.text.tokenizer import read_config
+from skirret_template import environment
 
 # Set beside the messages by the server itself.
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -32,10 +28,10 @@ class ChatTemplate:
 
     def __init__(self, source: str, named_tokens: Mapping[str, str]) -> None:
         """Raises TemplateError when the source is no template."""
-        environment = _environment()
+        jinja = environment()
         try:
-            tree = environment.parse(source)
-            self._template = environment.from_string(source)
+            tree = jinja.parse(source)
+            self._template = jinja.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"line {error.lineno}: {error.message}") from error
         self.source = source
@@ -82,51 +78,6 @@ def find_template(folder: Path, override: Path | None = None) -> str | None:
         named = {entry["name"]: entry["template"] for entry in found}
         found = named.get("default", next(iter(named.values()), None))
     return found if isinstance(found, str) else None
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-class _Generation(Extension):
-    """`{% generation %}` marks what the assistant wrote; for serving it is transparent."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter would escape for HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(layout: str) -> str:
-    return datetime.now().strftime(layout)
 
 
 def _iterates_over_content(tree: nodes.Template) -> bool:
