@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -133,6 +135,40 @@ def test_a_batch_goes_on_without_its_operator(
         site.kubectl("scale", "deployment", "skirret-operator", "--replicas=1")
     ended = wait_complete(site, name)
     assert ids(client, ended) == [f"line-{i}" for i in range(30)]
+
+
+def test_a_batch_goes_on_while_the_api_server_is_away(
+    site: Site, client: OpenAI, submit: Callable[..., str]
+) -> None:
+    name = submit("unseen", 60, max_tokens=24)
+    until("the first lines are done", lambda: done(site, name), within=60)
+    batch_id = status(site, name)["id"]
+    (server,) = (
+        int(folder.name)
+        for folder in Path("/proc").glob("[0-9]*")
+        if command(folder)[1:2] == [b"kube-apiserver"]
+    )
+
+    def answered() -> int:
+        counts = client.batches.retrieve(batch_id).request_counts
+        assert counts is not None
+        return counts.completed
+
+    os.kill(server, signal.SIGSTOP)
+    try:
+        before = answered()
+        until("more lines are done", lambda: answered() > before, within=30)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    ended = wait_complete(site, name)
+    assert ids(client, ended) == [f"line-{i}" for i in range(60)]
+
+
+def command(process: Path) -> list[bytes]:
+    try:
+        return (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:  # it ended
+        return []
 
 
 @pytest.fixture
