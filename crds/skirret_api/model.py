@@ -137,15 +137,16 @@ class Rollout(Resource):
     strategy: Literal["Auto", "Surge", "Recreate"] = Field(
         default="Auto",
         description=(
-            "Surge starts the new pod before the old one goes and needs room for both; Recreate"
-            " the other way round; Auto never asks for more devices than the model has."
+            "Surge starts the new pod before the old one goes and waits for room for both;"
+            " Recreate the other way round; Auto surges if there is room, and else replaces one"
+            " pod after the other."
         ),
     )
     progress_deadline: Duration = Field(
         default="30m", description="How long a model may be on its way before it is Stalled."
     )
-    rollback: bool | None = Field(
-        default=None, description="Whether a revision that fails gives way to the last good one."
+    rollback: bool = Field(
+        default=True, description="Whether a revision that fails gives way to the last good one."
     )
 
 
@@ -210,11 +211,6 @@ class InferenceModelSpec(Resource):
             ),
             # Asked for but not built yet: refused, never ignored.
             rule("!has(self.scaling)", "not in this release; set replicas", field="scaling"),
-            rule(
-                "!has(self.rollout) || !has(self.rollout.rollback) || !self.rollout.rollback",
-                "rollback is not in this release",
-                field="rollout",
-            ),
             rule(
                 "!has(self.routing) || !has(self.routing.split)",
                 "split is not in this release",

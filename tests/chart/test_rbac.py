@@ -18,6 +18,8 @@ OPERATOR = {
     "batch/jobs": ["list", "watch", "create", "patch", "delete"],
     "services": ["get", "list", "watch", "create", "patch"],
     "pods": ["list", "watch"],
+    "persistentvolumeclaims": ["get"],
+    "policy/poddisruptionbudgets": ["get", "list", "create", "patch", "delete"],
     "events": ["list", "create"],
 }
 GATEWAY = {

@@ -19,7 +19,7 @@ from skirret_operator.build.pod import (
     tenant_volume,
     without_empty,
 )
-from skirret_operator.kinds import DEPLOYMENT, SERVICE
+from skirret_operator.kinds import BUDGET, DEPLOYMENT, SERVICE
 
 CONTAINER = "server"
 CACHE_DIR = "/cache"
@@ -101,7 +101,10 @@ def pod_template(
     }
 
 
-def deployment(model: Object, template: Object, replicas: int, rollout: Rollout) -> Object:
+def deployment(
+    model: Object, template: Object, replicas: int, rollout: Rollout, *, surges: bool
+) -> Object:
+    """`surges`: each new pod comes before its old one goes."""
     deadline = seconds(rollout.progress_deadline)
     return child(
         DEPLOYMENT,
@@ -113,7 +116,7 @@ def deployment(model: Object, template: Object, replicas: int, rollout: Rollout)
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": deadline,
             "selector": {"matchLabels": labels(model)},
-            "strategy": _strategy(rollout, replicas),
+            "strategy": _strategy(replicas, surges=surges),
             "template": template,
         },
     )
@@ -136,6 +139,17 @@ def service(model: Object) -> Object:
                 }
             ],
         },
+    )
+
+
+def disruption_budget(model: Object) -> Object:
+    """Of several replicas at most one at a time; the hold covers for a single one."""
+    return child(
+        BUDGET,
+        model,
+        model["metadata"]["name"],
+        labels(model),
+        spec={"maxUnavailable": 1, "selector": {"matchLabels": labels(model)}},
     )
 
 
@@ -215,17 +229,8 @@ def _last(overlays: list[Overlay], field: str) -> object:
     return next((value for value in reversed(said) if value), None)
 
 
-def _strategy(rollout: Rollout, replicas: int) -> Object:
-    # RollingUpdate with numbers of our own: with one replica, Kubernetes' defaults surge.
-    if rollout.strategy == "Surge":
-        return _rolling(surge=1, unavailable=0)
-    if rollout.strategy == "Recreate" or replicas < 2:
+def _strategy(replicas: int, *, surges: bool) -> Object:
+    if replicas < 2 and not surges:
         return {"type": "Recreate"}
-    return _rolling(surge=0, unavailable=1)
-
-
-def _rolling(*, surge: int, unavailable: int) -> Object:
-    return {
-        "type": "RollingUpdate",
-        "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
-    }
+    numbers = {"maxSurge": int(surges), "maxUnavailable": int(not surges)}
+    return {"type": "RollingUpdate", "rollingUpdate": numbers}

@@ -23,6 +23,8 @@ from aiohttp import web
 from skirret_api.parts import Object
 from skirret_operator.kinds import (
     BATCH,
+    BUDGET,
+    CLAIM,
     DEFINITION,
     DEPLOYMENT,
     EVENT,
@@ -35,7 +37,20 @@ from skirret_operator.kinds import (
     Kind,
 )
 
-_SERVED = (MODEL, BATCH, DEPLOYMENT, REVISION, SERVICE, POD, EVENT, JOB, LEASE, DEFINITION)
+_SERVED = (
+    MODEL,
+    BATCH,
+    DEPLOYMENT,
+    REVISION,
+    SERVICE,
+    POD,
+    EVENT,
+    JOB,
+    BUDGET,
+    CLAIM,
+    LEASE,
+    DEFINITION,
+)
 # Lists whose items are known by a key; server-side apply keeps the items of others.
 _KEYS = ("type", "name", "mountPath", "uid", "containerPort")
 
