@@ -155,7 +155,7 @@ def test_a_model_that_is_here_is_not_brought_again(hub: Hub, tmp_path: Path) -> 
 def test_looking_at_a_model_brings_nothing_here(hub: Hub, tmp_path: Path) -> None:
     environment = {"HF_ENDPOINT": hub.url, "XDG_CACHE_HOME": str(tmp_path)}
     seen = look("hf://org/name", accept, environment)
-    assert seen == f"org/name c0ffee: 3 files, {len(WEIGHTS) + 5} bytes"
+    assert seen == f"hf--org--name c0ffee: 3 files, {len(WEIGHTS) + 5} bytes"
     assert hub.asked == ["list main"]
     assert list(tmp_path.iterdir()) == []
 
