@@ -79,7 +79,7 @@ def test_a_rollout_fails_no_request(
     try:
         before = revisions(site, name)["target"]
         with load(site, name) as seen:
-            until("the load runs", lambda: seen.answered > 2, within=30)
+            until("the load runs", lambda: seen.answered > 2, within=120)
             site.apply(inference_model(name, profile=profile, templateRevision=1))
             most = 1
 
@@ -88,9 +88,9 @@ def test_a_rollout_fails_no_request(
                 most = max(most, len(site.pods(f"skirret.dev/model={name}")))
                 return is_rolled_out(site, name, before)
 
-            until("the new revision serves alone", done, within=90)
+            until("the new revision serves alone", done, within=150)
             after = seen.answered
-            until("it answers", lambda: seen.answered > after + 1, within=30)
+            until("it answers", lambda: seen.answered > after + 1, within=60)
         assert seen.failures == []
         assert most == 2 if surges else True
         figure(f"longest wait in a rollout on {profile}", seen.longest, 60, "s")
@@ -116,7 +116,7 @@ def test_a_broken_revision_gives_way_and_fails_no_request(
     try:
         before = revisions(site, name)["serving"]
         with load(site, name) as seen:
-            until("the load runs", lambda: seen.answered > 2, within=30)
+            until("the load runs", lambda: seen.answered > 2, within=120)
             site.apply(inference_model(name, **good | broken))
 
             def told() -> dict[str, Any] | None:
