@@ -13,7 +13,8 @@ from jsonschema import Draft202012Validator
 
 from skirret_server.grammar.automaton import START, Automaton, automaton
 from skirret_server.grammar.errors import BadGrammar, GrammarError, TooComplex
-from skirret_server.grammar.schema import REFUSED, Schema, any_json_object
+from skirret_server.grammar.keywords import REFUSED
+from skirret_server.grammar.schema import Schema, any_json_object
 
 
 def compiled(schema: Any) -> Automaton:
