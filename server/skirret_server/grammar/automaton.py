@@ -189,9 +189,7 @@ def byte_ranges(low: int, high: int) -> tuple[tuple[tuple[int, int], ...], ...]:
         sequence
         for first, last in _UTF8_LENGTHS
         if max(low, first) <= min(high, last)
-        for sequence in _same_length(
-            chr(max(low, first)).encode(), chr(min(high, last)).encode()
-        )
+        for sequence in _same_length(chr(max(low, first)).encode(), chr(min(high, last)).encode())
     )
 
 

@@ -45,7 +45,7 @@ KEYWORDS: dict[str, Keyword] = {
     "$ref": _enforced(f"into the same schema (`#/…`), {RECURSION} times inside itself; "
                       "what stands beside it holds too"),
     "anyOf": _enforced(),
-    "oneOf": _enforced("where the alternatives differ in type, or in a constant that each requires"),
+    "oneOf": _enforced("where alternatives differ in type, or in a constant that each requires"),
     "allOf": _enforced("merged; what can't be said in one schema is refused by name"),
     "properties": _enforced("in the schema's order"),
     "required": _enforced(),

@@ -18,6 +18,7 @@ from skirret_server.grammar.regex import whole
 from skirret_server.grammar.schema import Schema, any_json_object
 from skirret_server.grammar.spec import Spec
 from skirret_server.grammar.syntax import Node, alt, literal, repeat, seq
+from skirret_server.grammar.tags import structural_tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ def _tree(spec: Spec, unenforced: set[str], budget: Budget) -> Node:
         return _schema(source, unenforced, budget)
     if spec.kind == "tools":
         return _calls(source, unenforced, budget)
+    if spec.kind == "structural_tag":
+        return structural_tag(source, lambda one: _schema(one, unenforced, budget), budget)
     return any_json_object()
 
 

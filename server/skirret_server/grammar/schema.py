@@ -34,7 +34,7 @@ from skirret_server.grammar.values import same
 
 MAX_BYTES = 256 * 1024
 MAX_PROPERTIES = 5000
-_MOST_NODES = 50_000
+_MOST_NODES = 20_000
 _MOST_LEVELS = 64
 
 TYPES = ("null", "boolean", "object", "array", "number", "integer", "string")
