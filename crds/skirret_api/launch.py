@@ -69,6 +69,13 @@ class ServerSettings(BaseModel):
         default=False,
         description="Refuse json_object when no message mentions JSON, as OpenAI does",
     )
+    grammar_cache_path: str | None = Field(
+        default=None, description="Folder that keeps compiled grammars; none are kept without it"
+    )
+    validate_structured: bool = Field(
+        default=False,
+        description="Check every structured answer after it ends; count those that break its rules",
+    )
     random_seed: int | None = Field(default=None, description="Seed of unseeded sampling")
     watchdog_timeout: float = Field(
         default=300.0, gt=0, description="Seconds a step may take before the server exits"

@@ -39,6 +39,7 @@ from skirret_server.text.tokenizer import NoTokenizer, Tokenizer
 
 if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
     from skirret_server.grammar.masks import Vocabulary
+    from skirret_server.grammar.store import GrammarStore
 
 log = logging.getLogger("skirret.serve")
 
@@ -192,14 +193,30 @@ def served_from(loaded: Loaded, settings: LaunchSettings) -> Served:
         engine=loaded.engine,
         tokenizer=tokenizer,
         template=template,
-        grammars=GrammarCompiler(lambda: vocabulary(tokenizer, loaded.engine.info)),
+        grammars=GrammarCompiler(
+            lambda: vocabulary(tokenizer, loaded.engine.info),
+            store=_grammar_store(settings.grammar_cache_path),
+        ),
         template_fault=fault,
         created=int(time.time()),
         tool_call_parser=settings.tool_call_parser,
         separates_reasoning=settings.reasoning_parser == "auto",
         max_answer_tokens=settings.max_answer_tokens,
+        checks_structured=settings.validate_structured,
         is_strict=settings.strict_openai,
     )
+
+
+def _grammar_store(folder: str | None) -> GrammarStore | None:
+    """Raises CannotServe."""
+    from skirret_server.grammar.store import GrammarStore
+
+    if folder is None:
+        return None
+    try:
+        return GrammarStore(Path(folder))
+    except OSError as error:
+        raise CannotServe("StoreFailed", f"--grammar-cache-path {folder}: {error}") from error
 
 
 def vocabulary(tokenizer: Tokenizer, info: ModelInfo) -> Vocabulary:
