@@ -251,7 +251,7 @@ async def test_a_tiny_temperature_is_greedy(saying: Any, temperature: float) -> 
 
 async def test_max_completion_tokens_is_honoured(saying: Any) -> None:
     """V5"""
-    answer = await saying("a", "b", "c").both(
+    answer = await saying("a", "b", "c").every_way(
         max_tokens=None, max_completion_tokens=2, ignore_eos=True
     )
     assert answer["usage"]["completion_tokens"] == 2
