@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,11 +123,11 @@ class Server:
         assert response.status == 200, response.body
         return events_of(response.body)
 
-    async def line(self, path: str, body: Any) -> tuple[int, Any]:
-        """Status and body of the answer to a batch's only line."""
+    async def lines(self, path: str, bodies: Sequence[Any]) -> list[tuple[int, Any]]:
+        """Statuses and bodies of the answers to a batch's lines."""
         if self._batches is None:
             self._batches = _Batches(self, self.storage)
-        return await self._batches.answer(path, body)
+        return await self._batches.answers(path, bodies)
 
     async def every_way(self, **extra: Any) -> dict[str, Any]:
         """A chat's answer: the same plain, streamed, as one of two, and in a batch."""
@@ -143,7 +144,7 @@ class Server:
         options = {"stream_options": {"include_usage": True}}
         if body.get("best_of", 1) <= body.get("n", 1):
             assert_alike(_normal(joined(await self.events(path, {**body, **options}))), answer)
-        status, line = await self.line(path, body)
+        ((status, line),) = await self.lines(path, [body])
         assert status == 200, line
         assert_alike(_normal(line), answer)
         if "n" not in body and "best_of" not in body:
@@ -159,18 +160,15 @@ class Server:
             for twin in both[2 * index : 2 * index + 1 + is_certain]:
                 assert_alike({**twin, "index": index}, choice)
 
-    async def refused_every_way(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Status and error: the same plain, streamed, as one of two, and in a batch."""
+    async def refused(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """Status and error: the same plain, streamed and as one of two."""
         plain = await self.post(path, body)
         error = plain.json()["error"]
-        ways = [] if "stream" in body or "stream_options" in body else [{"stream": True}]
-        ways += [] if "n" in body else [{"n": 2}]
-        for way in ways:
+        for way in ({"stream": True}, {"n": 2}):
+            if body.keys() & {*way, "stream_options", "best_of"}:
+                continue
             response = await self.post(path, {**body, **way})
             assert (response.status, response.json()["error"]) == (plain.status, error)
-        if plain.status == 400 and not body.get("stream"):
-            status, line = await self.line(path, body)
-            assert (status, line["error"]) == (400, error)
         return plain.status, error
 
     async def is_alive(self) -> bool:
@@ -202,26 +200,40 @@ class _Batches:
         self._store = store
         self._server = server
 
-    async def answer(self, path: str, body: Any) -> tuple[int, Any]:
-        line = {"custom_id": "only", "method": "POST", "url": path, "body": body}
-        file = await self._upload(json.dumps(line).encode())
+    async def answers(self, path: str, bodies: Sequence[Any]) -> list[tuple[int, Any]]:
+        lines = [
+            json.dumps({"custom_id": str(number), "method": "POST", "url": path, "body": body})
+            for number, body in enumerate(bodies)
+        ]
+        file = await self._upload("\n".join(lines).encode())
         wanted = {"input_file_id": file, "endpoint": path, "completion_window": "24h"}
         batch = (await self._ask("POST", "/v1/batches", json.dumps(wanted).encode())).json()["id"]
         await Worker(self._store, batch, self._completions, _AT_ONCE, slot="test").live()
         ended = (await self._ask("GET", f"/v1/batches/{batch}")).json()
         assert ended["status"] == "completed", ended
-        results = ended["output_file_id"] or ended["error_file_id"]
-        content = await self._ask("GET", f"/v1/files/{results}/content")
-        (said,) = content.body.decode("ascii").splitlines()
-        response = json.loads(said)["response"]
-        judge(
-            "POST",
-            path,
-            response["status_code"],
-            {"x-request-id": response["request_id"], "content-type": "application/json"},
-            json.dumps(response["body"]).encode(),
-        )
-        return response["status_code"], response["body"]
+        counts = ended["request_counts"]
+        assert counts["total"] == counts["completed"] + counts["failed"] == len(bodies)
+        found = {**await self._results(path, ended["output_file_id"], {200}),
+                 **await self._results(path, ended["error_file_id"], {400, 404})}  # fmt: skip
+        return [found[str(number)] for number in range(len(bodies))]
+
+    async def _results(
+        self, path: str, file: str | None, statuses: set[int]
+    ) -> dict[str, tuple[int, Any]]:
+        found: dict[str, tuple[int, Any]] = {}
+        if file is None:
+            return found
+        content = await self._ask("GET", f"/v1/files/{file}/content")
+        for line in content.body.decode("ascii").splitlines():
+            said = json.loads(line)
+            response = said["response"]
+            assert said["error"] is None
+            assert response["status_code"] in statuses
+            headers = {"x-request-id": response["request_id"], "content-type": "application/json"}
+            body = json.dumps(response["body"]).encode()
+            judge("POST", path, response["status_code"], headers, body)
+            found[said["custom_id"]] = response["status_code"], response["body"]
+        return found
 
     async def _upload(self, data: bytes) -> str:
         form = (
@@ -325,6 +337,8 @@ def _normal(answer: dict[str, Any]) -> dict[str, Any]:
     answer["usage"] = {**answer["usage"]}
     answer["usage"].pop("prompt_tokens_details")  # the second finds the first one's prefix
     for choice in answer["choices"]:
+        if choice["logprobs"] == {"content": [], "refusal": None}:
+            choice["logprobs"] = None  # of no tokens; a stream has no chunk to put them in
         message = choice.get("message", {})
         for call in message.get("tool_calls", ()):
             assert call.pop("id").startswith("call_")
@@ -421,15 +435,32 @@ def text() -> Callable[..., dict[str, Any]]:
     return text_body
 
 
-@pytest.fixture(scope="session")
-def tiny_engine(folder: Path) -> Iterator[Any]:
-    """The real engine on two random layers."""
-    from skirret_server import engine
+Opening = Callable[..., AbstractContextManager[Any]]
 
-    settings = ServerSettings(max_total_tokens=8192, dtype="float32", page_size=16)
-    opened = engine.open(settings, folder, Progress())
-    yield opened
-    asyncio.run(opened.close())
+
+@pytest.fixture(scope="session")
+def opening() -> Opening:
+    """Opens the real engine on a folder's model."""
+
+    @contextmanager
+    def opened(folder: Path, **options: Any) -> Iterator[Any]:
+        from skirret_server import engine
+
+        settings = {"max_total_tokens": 8192, "dtype": "float32", "page_size": 16, **options}
+        found = engine.open(ServerSettings.model_validate(settings), folder, Progress())
+        try:
+            yield found
+        finally:
+            asyncio.run(found.close())
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(folder: Path, opening: Opening) -> Iterator[Any]:
+    """The real engine on two random layers."""
+    with opening(folder) as engine:
+        yield engine
 
 
 @pytest.fixture
