@@ -12,7 +12,6 @@ import pytest
 
 from skirret_server.testing import END_OF_TEXT, IM_END
 
-
 SCHEMA = {
     "type": "object",
     "properties": {

@@ -79,6 +79,36 @@ async def test_calls_are_found_in_free_text(saying: Any) -> None:
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"name": "\\ud800", "arguments": {}}',
+        '{"name": "a\nb", "arguments": {}}',
+        '{"name": "\\x", "arguments": {}}',
+        '{"name": "f", "arguments": ' + "[" * 250,
+        "[" * 250,
+        '{"name": 1, "arguments": {}}',
+        '{"name": "f"',
+        '{"arguments": {}}',
+        "1" * 300,
+        "",
+    ],
+)
+async def test_what_is_no_call_stays_text(saying: Any, written: str) -> None:
+    text = f"<tool_call>{written}</tool_call>"
+    answer = await saying(*text).every_way(tools=[T1], max_tokens=600)
+    assert answer["choices"][0]["message"]["content"] == text
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("written", ['"{\\"a\\": 1}"', '{"a": 1}'])
+async def test_arguments_may_be_written_as_text_or_before_the_name(
+    saying: Any, written: str
+) -> None:
+    text = f'<tool_call>{{"arguments": {written}, "name": "f"}}</tool_call>'
+    assert calls(await saying(*text).every_way(tools=[T1], max_tokens=600)) == [("f", {"a": 1})]
+
+
 async def test_without_parallel_calls_there_is_one(saying: Any) -> None:
     """K4"""
     answer = await saying(*WANTED).every_way(
