@@ -114,7 +114,7 @@ async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
         )
         mounts[:] = batches.mounts
     stop = _stop_signal(lifecycle)
-    async with _listening(app, settings):
+    async with listening(app, _socket(settings.host, settings.port)):
         loading = asyncio.ensure_future(_in_thread(lambda: _load(settings, load, progress)))
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -257,8 +257,8 @@ def _template(
 
 
 @asynccontextmanager
-async def _listening(app: Any, settings: LaunchSettings) -> AsyncIterator[None]:
-    """Answers on the socket for as long as the block lasts. Raises CannotServe."""
+async def listening(app: Any, door: socket.socket) -> AsyncIterator[None]:
+    """Answers on the socket for as long as the block lasts."""
     server = _Server(
         uvicorn.Config(
             app,
@@ -270,7 +270,7 @@ async def _listening(app: Any, settings: LaunchSettings) -> AsyncIterator[None]:
             timeout_graceful_shutdown=_CLOSE_TIMEOUT,
         )
     )
-    task = asyncio.ensure_future(server.serve([_socket(settings.host, settings.port)]))
+    task = asyncio.ensure_future(server.serve([door]))
     try:
         yield
     finally:
@@ -289,9 +289,20 @@ class _Server(uvicorn.Server):
 def _socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        door = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise CannotServe("CannotListen", f"{host}:{port}: {error.strerror}") from error
+    give_up_unread(door, milliseconds=60_000)
+    return door
+
+
+def give_up_unread(door: socket.socket, milliseconds: int) -> None:
+    """Answers that a client leaves unread, or that find it gone without a word, are held no longer.
+
+    Where the system has no such limit of its own, those of the connection apply.
+    """
+    if sys.platform == "linux":
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def _stop_signal(lifecycle: Lifecycle) -> asyncio.Event:

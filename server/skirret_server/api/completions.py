@@ -281,7 +281,10 @@ def _text(request: Request, served: Served) -> tuple[CompletionAsk, list[Prompt]
     ask = completion_ask(request.json(), served.engine.info.vocab_size)
     served_name(ask.common.model, served, request.caller)
     count = ask.best_of * len(ask.prompts)
-    check_work(count, ask.common.max_tokens, served.max_answer_tokens)
+    asked = ask.common.max_tokens
+    check_work(
+        count, DEFAULT_COMPLETION_TOKENS if asked is None else asked, served.max_answer_tokens
+    )
     return ask, [text_prompt(prompt, served) for prompt in ask.prompts]
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer firs
 
 log = logging.getLogger("skirret.api")
 
+_MOST_READY = 256  # updates that wait for a slow reader
 _SEED_STEP = 0x9E3779B97F4A7C15  # of splitmix64: neighbours far apart
 
 
@@ -213,6 +214,7 @@ class _Many:
         self._ready: list[tuple[int, Update]] = []
         self._error: BaseException | None = None
         self._wake = asyncio.Event()
+        self._taken = asyncio.Event()
 
     async def __aenter__(self) -> _Many:
         self._tasks = {
@@ -240,6 +242,7 @@ class _Many:
         if self._error is not None:
             raise self._error
         ready, self._ready = self._ready, []
+        self._taken.set()
         return [(index, update) for index, update in ready if index in self._tasks]
 
     def end(self, index: int) -> None:
@@ -251,6 +254,9 @@ class _Many:
             async for update in self._engine.generate(request):
                 self._ready.append((index, update))
                 self._wake.set()
+                if len(self._ready) >= _MOST_READY:  # the engine merges what waits longer
+                    self._taken.clear()
+                    await self._taken.wait()
         except Exception as error:
             self._error = self._error or error
             self._wake.set()

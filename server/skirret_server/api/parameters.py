@@ -264,7 +264,9 @@ CHAT: dict[str, Parameter] = {
     "functions": _refused("deprecated; use tools"),
     "function_call": _refused("deprecated; use tool_choice"),
     "continue_final_message": Parameter(Boolean(), False, "go on writing the last message"),
-    "chat_template_kwargs": Parameter(Map(Anything(), max=64), note="to the chat template"),
+    "chat_template_kwargs": Parameter(
+        Map(Anything(), max=64, key_max=64), note="to the chat template"
+    ),
     "reasoning_effort": Parameter(
         Enum(("none", "minimal", "low", "medium", "high", "xhigh", "max")),
         note="to the chat template, when it knows it",
@@ -341,6 +343,11 @@ TOKENIZE: dict[str, Parameter] = {
 
 DETOKENIZE: dict[str, Parameter] = {
     "model": Parameter(String()),
-    "tokens": Parameter(TokenIds(INT32), required=True),
+    "tokens": Parameter(Either((TokenIds(INT32), Array(_TOKEN_ID))), required=True),
     "skip_special_tokens": Parameter(Boolean(), False),
+}
+
+ABORT: dict[str, Parameter] = {
+    "rid": Parameter(String(max=128), note="of the request that is to end"),
+    "abort_all": Parameter(Boolean(), False, "every request, instead of one"),
 }

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from skirret_server.api.parameters import (
+    ABORT,
     CHAT,
     COMPLETION,
     DETOKENIZE,
@@ -32,6 +33,7 @@ _TABLES = {
     "sampling_params": GENERATE_SAMPLING,
     "tokenize": TOKENIZE,
     "detokenize": DETOKENIZE,
+    "abort_request": ABORT,
 }
 _ROUTES = {
     "/v1/chat/completions": CHAT,
