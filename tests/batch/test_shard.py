@@ -10,7 +10,7 @@ from skirret_batch.lines import Result, Usage
 from skirret_batch.plan import Plan
 from skirret_batch.store import BatchStore
 from skirret_batch.worker import WorkerSettings
-from skirret_batch.worker.shard import Board, Fenced, Holder, Shard
+from skirret_batch.worker.shard import FINAL, Board, Fenced, Holder, Shard
 
 PLAN = Plan("m", order=[2, 0, 1, 3, 4], ends=[3, 5])
 SETTINGS = WorkerSettings(renew_after=10.0, stale_after=30.0, flush_after=4.0)
@@ -175,11 +175,11 @@ async def test_a_line_has_one_result(store: BatchStore, clock: Clock) -> None:
 
 async def test_one_worker_publishes_at_a_time(store: BatchStore, clock: Clock) -> None:
     one, two = board(store, clock, "0"), board(store, clock, "1")
-    lease = await one.claim_final()
+    lease = await one.claim_right(FINAL)
     assert lease is not None
-    assert await two.claim_final() is None
+    assert await two.claim_right(FINAL) is None
     clock.now += 31
-    assert await two.claim_final() is not None
+    assert await two.claim_right(FINAL) is not None
     clock.now += 11
     with pytest.raises(Fenced):
         await lease.tend()

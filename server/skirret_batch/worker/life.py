@@ -46,7 +46,7 @@ from skirret_batch.worker.publish import publish, retract
 from skirret_batch.worker.rate import Rate
 from skirret_batch.worker.run import Job, Run
 from skirret_batch.worker.settings import WorkerSettings
-from skirret_batch.worker.shard import Board, Fenced, Holder, Shard, Tally
+from skirret_batch.worker.shard import FINAL, Board, Fenced, Holder, Shard, Tally
 from skirret_batch.worker.source import BadInput, Spool, bad_input, snapshot
 
 log = logging.getLogger(__name__)
@@ -247,7 +247,7 @@ class Worker:
     # in_progress → finalizing
 
     async def _run(self, record: Record, spool: Spool, board: Board) -> None:
-        job = Job(self._id, record.batch.endpoint, record.batch.expires_at)
+        job = Job(self._id, record.batch.endpoint, record.batch.expires_at, record.parallelism)
         run = Run(
             job,
             spool,
@@ -282,7 +282,7 @@ class Worker:
 
     async def _finish(self, spool: Spool, board: Board) -> None:
         while self._ending.is_ours:
-            lease = await board.claim_final()
+            lease = await board.claim_right(FINAL)
             if lease is None:
                 await asyncio.sleep(self._settings.poll)
                 continue

@@ -20,7 +20,12 @@ from skirret_batch.record import folder_of
 from skirret_batch.store import BatchStore, Changed
 from skirret_batch.worker.settings import WorkerSettings
 
-FINAL = -1  # the number of the shard without lines, held by who publishes
+# Numbers of shards without lines, each a right that one worker of a batch has at a time:
+FINAL = -1  # to publish
+ALONE = -2  # to ask lines alone, and find out which of them ends engines
+
+_NAMES = {FINAL: "final", ALONE: "alone"}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
 
 
 class Fenced(Exception):
@@ -220,12 +225,10 @@ class Board:
                     return shard
         return None
 
-    async def claim_final(self) -> Shard | None:
-        """Takes the right to publish; None while another worker has it."""
+    async def claim_right(self, number: int) -> Shard | None:
+        """Takes FINAL or ALONE; None while another worker has it."""
         await self.look()
-        if not self._may_take(FINAL):
-            return None
-        return await self._take(FINAL)
+        return await self._take(number) if self._may_take(number) else None
 
     def let_go(self, shard: Shard) -> None:
         """We no longer work on this shard: it is over, released or lost."""
@@ -260,7 +263,7 @@ class Board:
         prefix = f"{self._folder}commit/"
         async for entry in self._store.list(prefix):
             name = entry.key.removeprefix(prefix).removesuffix(".json")
-            number = FINAL if name == "final" else int(name)
+            number = _NUMBERS[name] if name in _NUMBERS else int(name)
             seen = self._seen.get(number)
             if number in self._mine or (seen is not None and seen.etag == entry.etag):
                 continue
@@ -277,7 +280,7 @@ class Board:
         return range(len(self._plan.ends))
 
     def _lines(self, number: int) -> Sequence[int]:
-        return () if number == FINAL else self._plan.shard(number)
+        return () if number < 0 else self._plan.shard(number)
 
     def _manifest(self, number: int) -> Manifest | None:
         if number in self._mine:
@@ -334,7 +337,7 @@ def _replaces(ours: Holder, theirs: Holder | None) -> bool:
 
 
 def _manifest_key(folder: str, number: int) -> str:
-    return f"{folder}commit/{'final' if number == FINAL else number}.json"
+    return f"{folder}commit/{_NAMES.get(number, number)}.json"
 
 
 def _encode(manifest: Manifest) -> bytes:
