@@ -43,7 +43,7 @@ from skirret_batch.store import (
 
 _SIGNED_FOR = 3600  # seconds
 _PIECE = 1 << 20  # bytes of a streamed read
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
+_CONNECT = 5.0  # seconds
 # Statuses and codes that say "later", not "no".
 _LATER = frozenset({408, 429, 500, 502, 503, 504})
 _LATER_CODES = frozenset(
@@ -370,7 +370,9 @@ class S3:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=64, ssl=self._tls),
-                timeout=_TIMEOUT,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=_CONNECT, sock_read=self._retries.silence
+                ),
                 trust_env=True,  # HTTPS_PROXY, NO_PROXY
                 auto_decompress=False,
             )

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from skirret_batch.folder import Folder
 from skirret_batch.lines import Result, Usage
 from skirret_batch.plan import Plan
 from skirret_batch.store import BatchStore
+from skirret_batch.testing import Wrapped
 from skirret_batch.worker import WorkerSettings
 from skirret_batch.worker.shard import FINAL, Board, Fenced, Holder, Shard
 
@@ -112,6 +114,27 @@ async def test_a_shard_without_a_sign_of_life_is_taken_after_a_while(
     assert await other.claim() is None
     clock.now += 2
     assert await other.claim() is not None
+
+
+async def test_silence_does_not_count_while_the_store_is_away(folder: Folder, clock: Clock) -> None:
+    outage = 0.0
+
+    async def wait(name: str, key: str) -> None:
+        clock.now += outage if name == "list" else 0.0
+
+    async def nothing(name: str, key: str) -> None:
+        return
+
+    shard = await claimed(board(folder, clock, "0"))
+    other = board(Wrapped(folder, wait, nothing), clock, "1")
+    await claimed(other)
+    outage = 60.0
+    assert await other.claim() is None
+    outage = 0.0
+    clock.now += 29
+    assert await other.claim() is None
+    clock.now += 2
+    assert (await claimed(other)).number == shard.number
 
 
 async def test_a_replacement_takes_over_at_once_but_only_what_it_found_at_its_start(

@@ -43,7 +43,8 @@ def main() -> int:
 
 
 async def _work(arguments: argparse.Namespace) -> int:
-    settings = WorkerSettings(max_lines=arguments.max_lines, max_bytes=arguments.max_bytes)
+    limits = WorkerSettings(max_lines=arguments.max_lines, max_bytes=arguments.max_bytes)
+    settings = limits.but(arguments.set)
     target, uris = _target(arguments), _uris(arguments)
     store = open_store(read_store_settings(arguments.store_file), _PATIENT)
     token = arguments.token_file.read_text().strip()
@@ -113,6 +114,13 @@ def _parser() -> argparse.ArgumentParser:
     defaults = WorkerSettings()
     parser.add_argument("--max-lines", type=int, default=defaults.max_lines)
     parser.add_argument("--max-bytes", type=int, default=defaults.max_bytes)
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another limit or wait of the worker, such as flush_after=2",
+    )
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )

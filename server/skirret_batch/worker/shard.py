@@ -10,7 +10,7 @@ its own, and taking too early is safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel
 
@@ -261,16 +261,22 @@ class Board:
     async def look(self) -> None:
         """Reads the manifests that changed since the last look."""
         prefix = f"{self._folder}commit/"
-        async for entry in self._store.list(prefix):
+        began = self._clock()
+        entries = [entry async for entry in self._store.list(prefix)]
+        if self._clock() - began > self._settings.renew_after:
+            # Nobody could show a sign in a store that was away: silence counts from now on.
+            for number, seen in self._seen.items():
+                self._seen[number] = replace(seen, since=self._clock())
+        for entry in entries:
             name = entry.key.removeprefix(prefix).removesuffix(".json")
             number = _NUMBERS[name] if name in _NUMBERS else int(name)
-            seen = self._seen.get(number)
-            if number in self._mine or (seen is not None and seen.etag == entry.etag):
+            known = self._seen.get(number)
+            if number in self._mine or (known is not None and known.etag == entry.etag):
                 continue
             blob = await self._store.get(entry.key)
             manifest = Manifest.model_validate_json(blob.data)
             inherited = self._is_first_look and _replaces(self._holder, manifest.holder)
-            if seen is not None and seen.inherited and seen.manifest.holder == manifest.holder:
+            if known is not None and known.inherited and known.manifest.holder == manifest.holder:
                 inherited = True  # the one we replace had one more write on its way
             self._seen[number] = _Seen(manifest, blob.etag, self._clock(), inherited)
         self._is_first_look = False
