@@ -73,6 +73,7 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *(
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
+            "-s3.autoCreateBucket=false",  # as other services
             f"-s3.config={config}",
             "-master.telemetry=false",
             *flags,

@@ -133,8 +133,8 @@ class Worker:
     async def _prepare(self, record: Record, spool: Spool) -> Plan:
         """Reads the input into the spool, and loads the plan or makes it."""
         record = await self._with_source(record)
+        plan = await self._load_plan(spool)
         try:
-            plan = await self._load_plan(spool)
             if plan is None:
                 return await self._make_plan(record, spool)
             async with aclosing(self._store.stream(record.source or "")) as pieces:
@@ -142,6 +142,12 @@ class Worker:
                     spool.write(piece)
             return plan
         except NotThere as error:
+            if plan is not None and not self._ending:
+                # Its results so far would be lost with it.
+                raise StoreRefused(
+                    f"{error}: the input of batch {self._id} is gone since it was validated; "
+                    "put it back, or cancel the batch"
+                ) from error
             raise bad_input("input_not_found", "The input is gone.") from error
 
     async def _with_source(self, record: Record) -> Record:
