@@ -10,7 +10,8 @@ import pytest
 from skirret_api.openai import FileObject
 from skirret_batch import files
 from skirret_batch import record as records
-from skirret_batch.reservation import reserve
+from skirret_batch.asked import BatchRequest
+from skirret_batch.reservation import Once
 from skirret_batch.store import BatchStore, NotThere
 from skirret_batch.sweep import clear, sweep
 from skirret_batch.testing import FakeCompletions, chat_line, outcome, submit
@@ -84,8 +85,9 @@ async def test_of_an_ended_batch_the_record_and_its_files_stay(
 
 async def test_old_reservations_and_markers_of_nothing_go(store: BatchStore) -> None:
     now = time.time()
-    await reserve(store, b"{}", key="k", is_retry=False, now=now - 2 * DAY)
-    await reserve(store, b"{}", key=None, is_retry=False, now=now)
+    wanted = BatchRequest("file-1", "/v1/chat/completions", "24h", None, None)
+    await Once(wanted, key="k", is_retry=False).reserve(store, now - 2 * DAY)
+    await Once(wanted, key=None, is_retry=False).reserve(store, now)
     await store.put(records.live_key(records.new_id("batch", now - 2 * DAY)), b"")
     await store.put(records.live_key(records.new_id("batch", now)), b"")
     await sweep(store, now)

@@ -131,10 +131,13 @@ async def test_a_line_asks_for_no_stream_and_no_lone_surrogate(
         chat_line("b", stream=True),
         chat_line("c", "\ud800"),
         chat_line("d", "x\u2028y", stream=False),
+        chat_line("e", temperature="T").replace(b'"T"', b"1e999"),
+        chat_line("\ud800\u0000\u2028"),
     )
     _, result = await finished(folder, engine, fast, *lines)
-    assert result.errors == {"b": 400, "c": 400}
-    assert [line["custom_id"] for line in result.output] == ["a", "d"]
+    assert result.errors == {"b": 400, "c": 400, "e": 400}
+    ids = [line["custom_id"] for line in result.output]
+    assert ids == ["a", "d", "\ud800\u0000\u2028"]
     assert result.error[0]["response"]["body"]["error"]["param"] == "stream"
 
 

@@ -356,4 +356,8 @@ def _refusal(body: dict[str, object]) -> ApiError | None:
     """What only a batch refuses; the rest is for the server to say."""
     if body.get("stream"):
         return InvalidRequest("Streaming is not supported in a batch.", param="stream")
+    try:
+        json.dumps(body, allow_nan=False)
+    except ValueError:  # 1e999 is JSON, and read as infinity
+        return InvalidRequest("A number in the body is too large.", code="invalid_value")
     return None
