@@ -1,6 +1,6 @@
 """Real processes, killed at random moments: every line counts once, and costs little more.
 
-SKIRRET_SEED=n chooses the same members and pauses again; the seed of a run is printed.
+SKIRRET_SEED=n chooses the same members and moments again; the seed of a run is printed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from skirret_batch.testing import chat_line, outcome, submit
 from skirret_batch.testing.crew import Crew, free_ports
 
 LINES = 500
+KILLS = 20
 IN_FLIGHT = 6  # lines of one worker
 SECONDS = 0.15  # that a line takes
 FLUSH = 0.3
@@ -105,7 +106,6 @@ async def survives_in_a_bucket(tmp_path: Path, settings: S3Store, seed: int) -> 
         crew.hire("sweeper", *stage.sweeper())
         crew.hire("gateway", *stage.gateway(port, f"http://127.0.0.1:{engine_port}"))
         client = Client(session, f"http://127.0.0.1:{port}")
-        kills = asyncio.create_task(crew.kill_at_random(random.Random(seed), 20, pause))
         file_id = await client.upload(input_of(LINES))
         now = time.time()
         record = records.new_record(
@@ -118,6 +118,7 @@ async def survives_in_a_bucket(tmp_path: Path, settings: S3Store, seed: int) -> 
         await records.create(stage.store, record)
         for slot in ("0", "1"):
             crew.hire(f"worker-{slot}", *stage.worker(record.id, slot, client.url))
+        kills = asyncio.create_task(stage.kill(crew, random.Random(seed)))
         seen, batch = await client.follow(record.id, kills)
         await crew.done("worker-0", "worker-1")
         await check(client, stage, seen, batch, crew.killed, seed)
@@ -134,8 +135,8 @@ async def survives_in_a_folder(tmp_path: Path, seed: int) -> None:
         crew.hire("sweeper", *stage.sweeper())
         crew.hire("gateway", *stage.gateway(port, f"http://127.0.0.1:{one}"))
         client = Client(session, f"http://127.0.0.1:{port}")
-        kills = asyncio.create_task(crew.kill_at_random(random.Random(seed), 20, pause))
         batch_id = await client.create(await client.upload(input_of(LINES)))
+        kills = asyncio.create_task(stage.kill(crew, random.Random(seed)))
         seen, batch = await client.follow(batch_id, kills)
         await check(client, stage, seen, batch, crew.killed, seed)
 
@@ -166,10 +167,6 @@ async def test_a_worker_that_sleeps_through_the_loss_of_its_shards_changes_nothi
     assert (await outcome(stage.store, ended)).ids == [f"c{n}" for n in range(100)]
     assert len(stage.asked()) <= 100 + LOST["worker"]
     await stage.store.close()
-
-
-def pause(chance: random.Random) -> float:
-    return chance.uniform(0.1, 1.5)
 
 
 def input_of(count: int) -> bytes:
@@ -223,6 +220,17 @@ class Stage:
         self._store_file, self._token_file = tenants / "team.store.json", tenants / "team.token"
         self._store_file.write_text(settings.model_dump_json())
         self._token_file.write_text("tok\n")
+
+    async def kill(self, crew: Crew, chance: random.Random) -> None:
+        """All along the batch: one kill in each twentieth of its lines, or after three seconds."""
+
+        async def moment(kill: int) -> None:
+            lines, deadline = LINES / KILLS * (kill + chance.random()), time.monotonic() + 3
+            while len(self.asked()) < lines and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(chance.uniform(0, 0.2))
+
+        await crew.kill_at_random(chance, KILLS, moment)
 
     def asked(self) -> list[str]:
         """Every line that the engines were asked."""

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -41,13 +41,14 @@ class Crew:
         await asyncio.gather(*(self._members[name] for name in names))
 
     async def kill_at_random(
-        self, chance: random.Random, kills: int, pause: Callable[[random.Random], float]
+        self, chance: random.Random, kills: int, moment: Callable[[int], Awaitable[None]]
     ) -> None:
-        """So many SIGKILLs, each of a member that runs at that moment."""
-        while self.killed.total() < kills:
-            await asyncio.sleep(pause(chance))
-            if self._running:
-                self.signal(chance.choice(sorted(self._running)), signal.SIGKILL)
+        """So many SIGKILLs; `moment` waits for that of each, counted from 0."""
+        for kill in range(kills):
+            await moment(kill)
+            while not self._running:
+                await asyncio.sleep(0.01)
+            self.signal(chance.choice(sorted(self._running)), signal.SIGKILL)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         if number == signal.SIGKILL:
