@@ -131,7 +131,9 @@ class Forward:
         while True:
             lease = await self._lease(call, wish)
             try:
-                relay, answer = await self._ask(call, lease, may_repeat=not was_cut)
+                # What ended one server is not given to the next for a worker: it finds out why.
+                may_repeat = not was_cut and not call.is_worker
+                relay, answer = await self._ask(call, lease, may_repeat)
             except _TryAgain as again:
                 self._failed(call, lease, again.outcome, again.__cause__)
                 was_cut = was_cut or again.outcome is Outcome.CUT
