@@ -74,7 +74,7 @@ def open(  # noqa: A001 (read as engine.open)
         max_total_tokens=size.pages * settings.page_size,
     )
     runner = ModelRunner(
-        decoder, backend(settings.attention_backend, pool), pool, info.eos_token_ids
+        decoder, backend(settings.attention_backend, pool, description), pool, info.eos_token_ids
     )
     cache = PrefixCache(size.pages, settings.page_size, reuse=not settings.disable_radix_cache)
     limits = Limits(
