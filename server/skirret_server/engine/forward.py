@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,7 @@ class Forward:
         self._attention = attention
 
     @torch.inference_mode()
-    def logits(self, batch: Batch, ids_T: Tensor) -> Iterator[Tensor]:
+    def logits(self, batch: Batch, ids_T: Tensor) -> Generator[Tensor, None, None]:
         """logits_RV of each of `wanted`, each computed when it is asked for."""
         return self._logits(self._hidden(batch, ids_T), batch.wanted)
 
@@ -63,6 +63,6 @@ class Forward:
         return self._decoder.hidden(ids_T, positions_T, self._attention.plan(batch.layout))
 
     @torch.inference_mode()
-    def _logits(self, hidden: Tensor, wanted: tuple[Int64s, ...]) -> Iterator[Tensor]:
+    def _logits(self, hidden: Tensor, wanted: tuple[Int64s, ...]) -> Generator[Tensor, None, None]:
         for tokens in wanted:
             yield self._decoder.logits(hidden.index_select(0, self.device.put(tokens)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Generator, Iterator, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
@@ -11,12 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skirret_server.attention.interface import Attention, Layout
+from skirret_server.attention.interface import Layout
 from skirret_server.core import Logprob, TokenId
-from skirret_server.engine.device import Cpu, Device
 from skirret_server.engine.forward import Batch, Forward, Int64s
-from skirret_server.engine.pool import KvPool
-from skirret_server.model.decoder import Decoder
 from skirret_server.sampling.launched import Drawn
 from skirret_server.sampling.sampler import sample, score
 from skirret_server.scheduler.sequence import Outcome, Row, Step
@@ -31,7 +29,7 @@ _SCORED = 64
 class Computes(Protocol):
     """`Forward`, of one device or of several that compute together."""
 
-    def logits(self, batch: Batch, ids_T: Tensor) -> Iterator[Tensor]: ...
+    def logits(self, batch: Batch, ids_T: Tensor) -> Generator[Tensor, None, None]: ...
 
     def wipe(self, pages: list[int]) -> None: ...
 
@@ -71,18 +69,16 @@ class ModelRunner:
 
     def __init__(
         self,
-        decoder: Decoder,
-        attention: Attention,
-        pool: KvPool,
+        forward: Forward,
         end_tokens: Set[TokenId],
         *,
-        forward: Computes | None = None,
+        together: Computes | None = None,
         draw: Draw = draw_at_once,
-        device: Device | None = None,
     ) -> None:
-        self._device = device or Cpu()
-        self._forward = forward or Forward(decoder, attention, pool, self._device)
-        self._pool = pool
+        """`together` computes with other devices, and `forward` is this one's part of it."""
+        self._device = forward.device
+        self._page_size = forward.pool.page_size
+        self._forward: Computes = together or forward
         self._end_tokens = end_tokens
         self._draw = draw
         self._drawn: Drawn | None = None
@@ -95,7 +91,7 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, step: Step) -> Launch:
         """Returns before the device has computed it, if the device is another than the host."""
-        layout, ids, positions = arrays(step.rows, self._pool.page_size)
+        layout, ids, positions = arrays(step.rows, self._page_size)
         ids_T = self._known(step, ids)
         sampled = [index for index, row in enumerate(step.rows) if row.samples]
         scored = [index for index, row in enumerate(step.rows) if _scores(row)]
@@ -113,18 +109,20 @@ class ModelRunner:
             np.arange(first, last) + (int(layout.starts[index]) - step.rows[index].start)
             for index, first, last in pieces
         ]
-        logits = self._forward.logits(Batch(layout, positions, tuple(wanted)), ids_T)
         self._drawn, self._places = None, {}
-        if sampled:
-            sequences = [each for index in sampled for each in _drawn_for(step.rows[index])]
-            self._drawn = self._draw(next(logits), sequences, self._end_tokens)
-            self._places = {each: place for place, each in enumerate(sequences)}
         prompts: dict[int, list[Logprob]] = {index: [] for index in scored}
-        for (index, first, last), logits_RV in zip(pieces, logits, strict=True):
-            sequence = step.rows[index].sequence
-            top = sequence.request.sampling.prompt_logprobs or 0
-            targets = sequence.tokens[first + 1 : last + 1].tolist()
-            prompts[index] += score(logits_RV.log_softmax(-1), targets, top)
+        with closing(
+            self._forward.logits(Batch(layout, positions, tuple(wanted)), ids_T)
+        ) as logits:
+            if sampled:
+                sequences = [each for index in sampled for each in _drawn_for(step.rows[index])]
+                self._drawn = self._draw(next(logits), sequences, self._end_tokens)
+                self._places = {each: place for place, each in enumerate(sequences)}
+            for (index, first, last), logits_RV in zip(pieces, logits, strict=True):
+                sequence = step.rows[index].sequence
+                top = sequence.request.sampling.prompt_logprobs or 0
+                targets = sequence.tokens[first + 1 : last + 1].tolist()
+                prompts[index] += score(logits_RV.log_softmax(-1), targets, top)
         return _Launched(step, sampled, self._drawn, prompts)
 
     def wipe(self, pages: list[int]) -> None:
