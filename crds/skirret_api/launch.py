@@ -37,8 +37,11 @@ class ServerSettings(BaseModel):
     max_total_tokens: int | None = Field(
         default=None, ge=64, description="Size of the KV cache, in tokens; from memory by default"
     )
-    mem_fraction_static: float = Field(
-        default=0.5, gt=0, lt=1, description="Share of the memory for weights and KV cache"
+    mem_fraction_static: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Share of the memory for weights and KV cache; 0.5, and 0.85 of a GPU's",
     )
     page_size: int = Field(default=16, ge=1, le=256, description="Tokens in a page of the KV cache")
     schedule_policy: Literal["lpm", "fcfs"] = Field(
@@ -47,6 +50,15 @@ class ServerSettings(BaseModel):
     disable_radix_cache: bool = Field(default=False, description="Reuse no prefix")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto", description="Of weights and cache; auto takes what this machine is fast at"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="Where the model runs; auto takes a GPU if there is one"
+    )
+    tensor_parallel_size: int = Field(
+        default=1, ge=1, le=64, description="Devices to split the model over, each with a process"
+    )
+    disable_cuda_graph: bool = Field(
+        default=False, description="Launch every kernel by itself on a GPU, for finding faults"
     )
     attention_backend: Literal["auto", "reference", "cpu", "flashinfer"] = Field(
         default="auto", description="Which attention to run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from skirret_api.internal import FATAL
 from skirret_api.launch import ServerSettings
 from skirret_server import model
 from skirret_server.engine import machine
+from skirret_server.engine.hardware import Hardware, hardware
 from skirret_server.load import folder as files
 from skirret_server.load.fit import Size, fit
 from skirret_server.load.progress import Progress
@@ -26,55 +28,71 @@ def end_process(reason: str, message: str) -> None:
     os._exit(1)
 
 
-def check(settings: ServerSettings, folder: Path) -> tuple[model.Description, model.DType, Size]:
+def check(
+    settings: ServerSettings, folder: Path, on: Hardware | None = None
+) -> tuple[model.Description, model.DType, Size]:
     """What the model is and whether it fits; needs no more than its `config.json`.
 
     Raises LoadError.
     """
     description = model.describe(files.config(folder))
-    dtype = machine.native_dtype() if settings.dtype == "auto" else settings.dtype
-    return description, dtype, fit(description, settings, dtype, machine.memory())
+    on = on or hardware(settings)
+    dtype = on.native_dtype() if settings.dtype == "auto" else settings.dtype
+    return description, dtype, fit(description, settings, dtype, on.memory())
 
 
 def open(  # noqa: A001 (read as engine.open)
-    settings: ServerSettings, folder: Path, progress: Progress, fatal: Fatal = end_process
+    settings: ServerSettings,
+    folder: Path,
+    progress: Progress,
+    fatal: Fatal = end_process,
+    make: Callable[[ServerSettings], Hardware] = hardware,
 ) -> SteppingEngine:
     """Loads the model in `folder` and starts to step. Takes seconds: not for an event loop.
 
     Raises LoadError, before any weight is read where that can be known.
     """
     progress.begin("checking")
-    description, dtype, size = check(settings, folder)
+    on = make(settings)
+    description, dtype, size = check(settings, folder, on)
 
     progress.begin("importing torch")  # only now: it takes as long as all the rest
     import torch
 
-    from skirret_server.attention import backend
     from skirret_server.cache.prefix import PrefixCache
     from skirret_server.core import ModelInfo
+    from skirret_server.engine.build import Plan, build
     from skirret_server.engine.engine import SteppingEngine
-    from skirret_server.engine.pool import KvPool
-    from skirret_server.engine.runner import ModelRunner
-    from skirret_server.load.checkpoint import read_into
-    from skirret_server.model.decoder import Decoder
-    from skirret_server.model.weights import Weights
+    from skirret_server.engine.ranks import Ranks
+    from skirret_server.engine.runner import ModelRunner, draw_at_once
+    from skirret_server.sampling.launched import Sampler
     from skirret_server.scheduler.scheduler import Limits, Scheduler
 
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(machine.cores())
-    precision = getattr(torch, dtype)
-    weights = Weights(description, precision)
-    read_into(weights.parameters(), folder, progress)
-    decoder = Decoder(weights, size.context)
-    pool = KvPool.zeros(description, size.pages, settings.page_size, precision)
+        torch.set_num_threads(max(1, machine.cores() // settings.tensor_parallel_size))
+    plan = Plan(settings, folder, description, dtype, size)
+    device = on.device(0)
+    ranks = None
+    if settings.tensor_parallel_size > 1:
+        ranks = Ranks(plan, make, fatal)
+        try:
+            ranks.join(on, plan, device, progress)
+        except BaseException:
+            ranks.close()
+            raise
+    forward = ranks.forward if ranks else build(plan, on, device, progress)
     info = ModelInfo(
         vocab_size=description.vocabulary,
         context_length=size.context,
         eos_token_ids=files.end_tokens(folder),
         max_total_tokens=size.pages * settings.page_size,
     )
+    is_gpu = on.name == "cuda"
     runner = ModelRunner(
-        decoder, backend(settings.attention_backend, pool), pool, info.eos_token_ids
+        forward,
+        info.eos_token_ids,
+        together=ranks,
+        draw=Sampler(device, on.library(), settings.random_seed).draw if is_gpu else draw_at_once,
     )
     cache = PrefixCache(size.pages, settings.page_size, reuse=not settings.disable_radix_cache)
     limits = Limits(
@@ -91,6 +109,7 @@ def open(  # noqa: A001 (read as engine.open)
         fatal=fatal,
         watchdog_timeout=settings.watchdog_timeout,
         random_seed=settings.random_seed,
+        ended=ranks.close if ranks else None,
     )
     engine.start()
     return engine

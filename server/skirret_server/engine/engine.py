@@ -76,7 +76,10 @@ class SteppingEngine:
         fatal: Fatal,
         watchdog_timeout: float = 300.0,
         random_seed: int | None = None,
+        ended: Callable[[], None] | None = None,
     ) -> None:
+        """`ended` is called when no step can run any more."""
+        self._ended = ended
         self._info = info
         self._fatal = fatal
         self._stepper: Stepper[Stream] = Stepper(
@@ -148,6 +151,9 @@ class SteppingEngine:
         self._commands.put(_Close())
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._watchdog.stop)
+        if self._ended is not None:
+            ended, self._ended = self._ended, None
+            await asyncio.to_thread(ended)
 
     def _refuse(self, request: GenerateRequest) -> None:
         if self._refusal is not None:

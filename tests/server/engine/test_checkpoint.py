@@ -15,9 +15,15 @@ from skirret_server import engine, model
 from skirret_server.engine.machine import Memory
 from skirret_server.load import folder as files
 from skirret_server.load.checkpoint import read_into
-from skirret_server.load.errors import BrokenCheckpoint, DoesNotFit, SourceNotFound
+from skirret_server.load.errors import (
+    BrokenCheckpoint,
+    DoesNotFit,
+    SourceNotFound,
+    UnsupportedModel,
+)
 from skirret_server.load.fit import fit
 from skirret_server.load.progress import Progress
+from skirret_server.model.shard import Shard
 from skirret_server.model.weights import Weights
 
 Copy = Callable[..., Path]
@@ -95,6 +101,41 @@ def test_a_checkpoint_of_another_model_is_refused_by_tensor(
     rewrite(folder, change)
     with pytest.raises(BrokenCheckpoint, match=complaint):
         loaded(folder)
+
+
+def test_packed_weights_are_called_quantised_also_where_the_config_is_silent(
+    copy_of_tiny: Copy,
+) -> None:
+    folder = copy_of_tiny()
+    packed = {"model.layers.0.mlp.up_proj.qweight": torch.ones(1, dtype=torch.int32)}
+    rewrite(folder, lambda stored: stored.update(packed))
+    with pytest.raises(UnsupportedModel, match=r"quantised: it has model.layers.0.mlp.up_proj.qw"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize("size", [2, 6])
+def test_the_parts_of_a_split_model_are_the_whole(tiny: Path, size: int) -> None:
+    """It has two key-value heads: of six devices, three have the same."""
+    stored = load_file(tiny / "model.safetensors")
+    description = model.describe(files.config(tiny))
+    parts = []
+    for rank in range(size):
+        weights = Weights(description, torch.float32, Shard(rank, size))
+        read_into(weights.parameters(), tiny, Progress(), weights.cuts())
+        parts.append(weights)
+    for name, tensor in stored.items():
+        places = [dict(each.parameters())[name] for each in parts]
+        cut = parts[0].cuts().get(name)
+        whole = places[0] if cut is None else torch.cat(places, cut.axis)
+        if size == 6 and ("k_proj" in name or "v_proj" in name):
+            whole = torch.cat([places[0], places[3]])
+            assert torch.equal(places[2], places[0])
+        assert torch.equal(whole, tensor), name
+
+
+def test_a_model_that_does_not_split_evenly_is_refused(tiny: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"--tensor-parallel-size=4: 6 query heads, 2 key"):
+        Weights(model.describe(files.config(tiny)), torch.float32, Shard(0, 4))
 
 
 def test_a_checkpoint_that_is_cut_off_is_refused_by_tensor(copy_of_tiny: Copy) -> None:
