@@ -12,18 +12,20 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import uvloop
 
 from skirret_api.meta import RoutingStrategy
 from skirret_batch.receive import Limits
-from skirret_gateway import kube
 from skirret_gateway.downstream import DoorLimits
 from skirret_gateway.forward import ForwardSettings
 from skirret_gateway.gateway import Gateway, Settings
 from skirret_gateway.hold import HoldLimits
 from skirret_gateway.upstream import PoolSettings
+
+if TYPE_CHECKING:
+    from skirret_gateway.kube import Access
 
 _DEFAULT = Settings()
 
@@ -171,9 +173,11 @@ def _settings(flags: argparse.Namespace) -> Settings:
     )
 
 
-def _access(flags: argparse.Namespace) -> kube.Access | None:
+def _access(flags: argparse.Namespace) -> Access | None:
     if flags.endpoints is not None:
         return None
+    from skirret_gateway import kube
+
     return kube.Access(flags.kubernetes) if flags.kubernetes else kube.in_cluster(os.environ)
 
 

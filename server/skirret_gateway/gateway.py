@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -10,15 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skirret_api.errors import NotFound
 from skirret_api.internal import GATEWAY_PORT
 from skirret_api.meta import RoutingStrategy
 from skirret_batch.receive import Limits
-from skirret_gateway import endpoints_file, kube
+from skirret_gateway import endpoints_file
 from skirret_gateway.caller import Tenants
-from skirret_gateway.cluster import WATCH_SECONDS, Cluster
 from skirret_gateway.downstream import Door, DoorLimits
 from skirret_gateway.endpoints_file import BadFile
 from skirret_gateway.fleet import Fleet
@@ -26,9 +26,12 @@ from skirret_gateway.forward import Forward, ForwardSettings
 from skirret_gateway.hold import HoldLimits
 from skirret_gateway.metrics import Metrics
 from skirret_gateway.routes import Routes, State
-from skirret_gateway.stores import Stores
 from skirret_gateway.table import DEFAULT_STRATEGY
 from skirret_gateway.upstream import Pool, PoolSettings
+
+if TYPE_CHECKING:  # imported where they are used: half a second that not every gateway needs
+    from skirret_gateway.kube import Access
+    from skirret_gateway.stores import Stores
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +45,7 @@ class Settings:
     host: str = "0.0.0.0"
     port: int = GATEWAY_PORT
     endpoints: Path | None = None
-    kubernetes: kube.Access | None = None
+    kubernetes: Access | None = None
     namespaces: tuple[str, ...] = ()
     release_namespace: str = ""
     tenants: Path | None = None
@@ -51,7 +54,7 @@ class Settings:
     strategy: RoutingStrategy = DEFAULT_STRATEGY
     drain_timeout: float = 30.0  # seconds that answers may go on after the end was asked for
     hold_timeout: float = 300.0
-    watch_seconds: float = WATCH_SECONDS
+    watch_seconds: float = 60.0
     look_every: float = 1.0  # seconds between two looks at files that may have changed
     hold: HoldLimits = HoldLimits()
     pool: PoolSettings = PoolSettings()
@@ -76,6 +79,8 @@ class Gateway:
         self._pool = Pool(settings.pool)
         self._stores: Stores | None = None
         if settings.tenants:
+            from skirret_gateway.stores import Stores
+
             self._stores = Stores(
                 lambda: self._tenants.by_namespace, self._model_id, settings.files
             )
@@ -117,6 +122,10 @@ class Gateway:
     async def run(self, end: asyncio.Event) -> None:
         """Until the end is asked for, or one of its own tasks fails: then it raises."""
         await self.start()
+        # What is here now stays. Each full collection would look through all of it, and nothing
+        # moves for those 50 ms.
+        gc.collect()
+        gc.freeze()
         asked = asyncio.ensure_future(end.wait())
         either: set[asyncio.Future[Any]] = {asked, self._work}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -147,7 +156,10 @@ class Gateway:
         except NotFound:
             return None
 
-    async def _watch(self, access: kube.Access) -> None:
+    async def _watch(self, access: Access) -> None:
+        from skirret_gateway import kube
+        from skirret_gateway.cluster import Cluster
+
         settings = self._settings
         api = kube.Api(access)
         try:
