@@ -24,6 +24,8 @@ SERVER_PORT = 30000
 GATEWAY_PORT = 8080
 OPERATOR_PORT = 8081
 
+GATEWAY_SERVICE = "skirret-gateway"  # whose EndpointSlices tell gateways of each other
+
 # Where the chart mounts secrets, and the files in them.
 TENANTS_DIR = "/etc/skirret/tenants"  # gateway, operator: <namespace>.store.json, <namespace>.token
 TENANT_DIR = "/etc/skirret/tenant"  # worker: store.json, token; server: token alone

@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="folder with API keys, one a file; with it nobody is answered without one",
     )
+    add(
+        "--unit",
+        default=os.environ.get("HOSTNAME") or socket.gethostname(),
+        help="this gateway's name among those that share the limits of keys: its pod's",
+    )
     add("--kubernetes", metavar="URL", help="API server; that of the pod's cluster by default")
     add(
         "--routing",
@@ -135,6 +141,12 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds that answers may go on after SIGTERM",
     )
     add(
+        "--access-log",
+        choices=("on", "off"),
+        default="on",
+        help="one line of JSON on standard output for each request",
+    )
+    add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
@@ -154,6 +166,8 @@ def _settings(flags: argparse.Namespace) -> Settings:
         release_namespace=flags.release_namespace,
         tenants=flags.tenants,
         keys=flags.keys,
+        unit=flags.unit,
+        access=sys.stdout if flags.access_log == "on" else None,
         files=Limits(
             batch_file=flags.max_batch_file_bytes,
             file=flags.max_file_bytes,

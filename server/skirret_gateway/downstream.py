@@ -44,8 +44,15 @@ class DoorLimits:
 class Door:
     """All the connections of clients."""
 
-    def __init__(self, handler: Handler, limits: DoorLimits = DoorLimits()) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        limits: DoorLimits = DoorLimits(),
+        on_answered: Callable[[Request, Reply, float], None] = lambda *_: None,
+    ) -> None:
+        """`on_answered` is told of each request that ended, and how many seconds it took."""
         self.handler = handler
+        self.on_answered = on_answered
         self.limits = limits
         self.budget = Budget(limits.bodies_bytes)
         self.connections: set[Connection] = set()
@@ -283,8 +290,9 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Request, reply: Reply) -> None:
         self._answering = (request, reply)
+        began = self._loop.time()
         self.task = self._loop.create_task(self._handle(request, reply))
-        self.task.add_done_callback(lambda task: self._answered(request, reply))
+        self.task.add_done_callback(lambda task: self._answered(request, reply, began))
         request.on_gone = self.task.cancel
 
     async def _handle(self, request: Request, reply: Reply) -> None:
@@ -293,6 +301,7 @@ class Connection(asyncio.Protocol):
             if not reply.is_ended:
                 raise RuntimeError(f"{request.method} {request.path} was left without an answer")
         except ApiError as error:
+            request.notes["error"] = error.code or error.type
             reply.error(error)
         except ClientGone:
             pass
@@ -304,7 +313,8 @@ class Connection(asyncio.Protocol):
             log.exception("request %s failed", request.id)
             reply.error(ServerFault(request.id))
 
-    def _answered(self, request: Request, reply: Reply) -> None:
+    def _answered(self, request: Request, reply: Reply, began: float) -> None:
+        self._door.on_answered(request, reply, self._loop.time() - began)
         request.body.drop()
         self._answering = self.task = None
         if self._transport.is_closing():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from skirret_api.errors import ApiError, NotFound, Unavailable
+from skirret_gateway.caller import Caller
 from skirret_gateway.choice import choose
 from skirret_gateway.health import GOOD, Health, Outcome, after, usable
 from skirret_gateway.hold import Full, HoldLimits, HoldQueue
@@ -108,10 +109,10 @@ class Fleet:
             else:
                 self._dismiss(model, _not_found(str(model)))
 
-    def find(self, namespace: str, name: str) -> Route:
+    def find(self, caller: Caller, name: str) -> Route:
         """Raises NotFound, or Unavailable as long as nothing is known."""
-        route = self.table.find(namespace, name)
-        if route is None:
+        route = self.table.find(caller.namespace, name)
+        if route is None or not caller.may_ask(name, route):
             raise _not_found(name)
         return route
 
@@ -148,6 +149,10 @@ class Fleet:
             return None
         self._forget(wish)
         raise self._unavailable(wish.model, "No server became ready in time")
+
+    def waited(self, wish: Wish) -> float:
+        """Seconds since the request came."""
+        return round(self._clock() - wish.since, 4)
 
     def close(self) -> None:
         """Whoever waits is told to come back; from now on nobody may wait."""

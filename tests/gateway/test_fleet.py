@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from skirret_api.errors import NotFound, Unavailable
+from skirret_gateway.caller import Caller
 from skirret_gateway.fleet import Fleet, Lease, Wish
 from skirret_gateway.health import Outcome
 from skirret_gateway.hold import HoldLimits
@@ -68,12 +69,12 @@ def test_nothing_is_found_before_anything_is_known() -> None:
     blank = Fleet(limits=HoldLimits(), hold_timeout=1, clock=clock, later=clock.later)
     assert not blank.is_ready
     with pytest.raises(Unavailable):
-        blank.find("here", "m")
+        blank.find(Caller("here"), "m")
 
 
 def test_an_unknown_model_is_not_found() -> None:
     with pytest.raises(NotFound) as refusal:
-        fleet().find("here", "nothing")
+        fleet().find(Caller("here"), "nothing")
     assert refusal.value.code == "model_not_found"
 
 
