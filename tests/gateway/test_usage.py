@@ -76,14 +76,13 @@ async def test_a_gateway_that_is_started_anew_goes_on_counting(store: BatchStore
     assert other.total() == 7
 
 
-async def test_the_ledger_is_written_and_read_by_the_clock(store: BatchStore) -> None:
+async def test_the_ledger_is_written_and_read_while_it_runs(store: BatchStore) -> None:
     a, b = (Unit(name, lambda _: store) for name in "ab")
     running = [asyncio.ensure_future(unit.ledger.run()) for unit in (a, b)]
     a.count(3)
     async with asyncio.timeout(10):
         while b.total() != 3:
             await asyncio.sleep(0.001)
-    assert a.now - DAWN < 60
     await _end(running)
 
 
