@@ -70,7 +70,9 @@ def read_tenants(folder: Path) -> dict[str, Tenant]:
 class ApiKey(BaseModel):
     """A key as it is kept: its hash, never itself. What it doesn't limit is not limited."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True
+    )
 
     name: str = Field(default="", exclude=True, description="that of its file")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the key, in hexadecimal digits")
