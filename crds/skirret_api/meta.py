@@ -16,7 +16,7 @@ BATCH_LABEL = f"{GROUP}/batch"
 REVISION_LABEL = f"{GROUP}/revision"
 
 # In `spec.routing.strategy` of a model, and the gateway's --routing.
-RoutingStrategy = Literal["PrefixHash", "LeastLoaded", "RoundRobin"]
+RoutingStrategy = Literal["PrefixHash", "PrefixTree", "CacheAware", "LeastLoaded", "RoundRobin"]
 
 MAX_NAME = 63
 

@@ -197,12 +197,14 @@ def _slices_path(namespace: str) -> str:
 def model(item: Object, strategy: RoutingStrategy) -> Model:
     """`strategy` is for a model that leaves it to the gateway."""
     metadata = item["metadata"]
-    asked = item["spec"].get("routing", {}).get("strategy")
+    routing = item["spec"].get("routing", {})
+    asked = routing.get("strategy")
     return Model(
         ModelId(metadata["namespace"], metadata["name"]),
         created=int(datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()),
         claims=tuple(item["spec"].get("servedNames") or [metadata["name"]]),
         strategy=asked if asked in get_args(RoutingStrategy) else strategy,
+        split=tuple((part["model"], part["weight"]) for part in routing.get("split") or ()),
         is_leaving="deletionTimestamp" in metadata,
     )
 

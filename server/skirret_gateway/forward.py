@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from binascii import hexlify
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from skirret_gateway.headers import is_event_stream, is_json, lines, passing
 from skirret_gateway.health import Outcome
 from skirret_gateway.meter import Bill, Meter
 from skirret_gateway.metrics import Metrics
+from skirret_gateway.prompt import Prompt
 from skirret_gateway.relay import Relay
 from skirret_gateway.reply import Reply
 from skirret_gateway.request import Request
@@ -83,26 +85,34 @@ class Forward:
                 param="model",
                 code="missing_required_parameter",
             )
-        route = self._fleet.find(caller, name)
+        prompt = asked.prompt
+        route = self._fleet.split(self._fleet.find(caller, name), name, prompt.session)
         lane = internal.BATCH if caller.is_worker or asked.flex else internal.INTERACTIVE
-        headers = self._headers(request, len(body), caller, route, name, lane)
+        headers = self._headers(request, len(body), caller, route, name, lane, prompt)
         with self._meter.open(caller, route.id, len(body), asked.stream, request.notes) as bill:
             call = Call(route, request, reply, asked.stream, caller.is_worker, headers, body, bill)
             request.notes.update(key=f"{caller.namespace}/{caller.name}", lane=lane)
-            await self._forward(call, asked.head)
+            await self._forward(call, prompt)
 
     async def native(self, request: Request, reply: Reply, caller: Caller, name: str) -> None:
         """A request whose URL names its model; workers ask so."""
         body = await request.body.read(self._settings.body_bytes)
         route = self._fleet.find(caller, name)
-        headers = self._headers(request, len(body), caller, route, name, internal.BATCH)
+        headers = self._headers(request, len(body), caller, route, name, internal.BATCH, Prompt())
         bill = Bill(
             self._meter, caller, route.id, 0, False, request.notes
         )  # never settled: no tokens are used
-        await self._forward(Call(route, request, reply, False, True, headers, body, bill), b"")
+        await self._forward(Call(route, request, reply, False, True, headers, body, bill), Prompt())
 
     def _headers(
-        self, request: Request, length: int, caller: Caller, route: Route, name: str, lane: str
+        self,
+        request: Request,
+        length: int,
+        caller: Caller,
+        route: Route,
+        name: str,
+        lane: str,
+        prompt: Prompt,
     ) -> bytes:
         headers = passing(request.headers, self._not_sent_on)
         headers.append((b"x-request-id", request.id.encode()))
@@ -114,13 +124,15 @@ class Forward:
             headers.append((_OWNER, caller.namespace.encode()))
             if name.isprintable():
                 headers.append((_SERVED_NAME, name.encode()))
+            if route.model.strategy == "CacheAware" and prompt.blocks:
+                headers.append((_BLOCKS, b",".join([hexlify(x) for x in prompt.blocks])))
             deadline = request.header(_DEADLINE) if caller.is_worker else None
             if deadline is not None:
                 headers.append((_DEADLINE, deadline))
         return lines(headers) + b"\r\n"
 
-    async def _forward(self, call: Call, head: bytes) -> None:
-        wish = self._fleet.wish(call.route.id, head, len(call.body))
+    async def _forward(self, call: Call, prompt: Prompt) -> None:
+        wish = self._fleet.wish(call.route.id, prompt, len(call.body))
         notes = call.request.notes
         notes.update(model=str(call.route.id), stream=call.is_stream)
         with self._metrics.request(call.route.id) as record:
@@ -242,6 +254,7 @@ _TOKEN = internal.TOKEN.encode()
 _LANE = internal.LANE.encode()
 _OWNER = internal.OWNER.encode()
 _SERVED_NAME = internal.SERVED_NAME.encode()
+_BLOCKS = internal.BLOCKS.encode()
 _DEADLINE = internal.DEADLINE.encode()
 _DRAINING = internal.DRAINING.encode()
 

@@ -23,6 +23,7 @@ from skirret_gateway.caller import Caller, Tenants
 from skirret_gateway.downstream import Door, DoorLimits
 from skirret_gateway.endpoints_file import BadFile
 from skirret_gateway.fleet import Fleet
+from skirret_gateway.follower import Follower
 from skirret_gateway.forward import Forward, ForwardSettings
 from skirret_gateway.hold import HoldLimits
 from skirret_gateway.ledger import Ledger, day_of
@@ -30,7 +31,7 @@ from skirret_gateway.limits import Share
 from skirret_gateway.meter import Meter
 from skirret_gateway.metrics import Metrics
 from skirret_gateway.routes import Routes, State
-from skirret_gateway.table import DEFAULT_STRATEGY
+from skirret_gateway.table import DEFAULT_STRATEGY, Table
 from skirret_gateway.upstream import Pool, PoolSettings
 from skirret_gateway.usage import Usage
 
@@ -83,6 +84,7 @@ class Gateway:
             clock=clock,
             later=loop.call_later,
         )
+        self._follower = Follower(self.fleet.knowledge.told, self._tenants.token)
         self._pool = Pool(settings.pool)
         self._stores: Stores | None = None
         self._ledger: Ledger | None = None
@@ -135,7 +137,7 @@ class Gateway:
         self._tenants.read()
         work = [self._sweep, _every(settings.look_every, self._tenants.refresh)]
         if settings.endpoints is not None:
-            follow = _EndpointsFile(settings.endpoints, settings.strategy, self.fleet)
+            follow = _EndpointsFile(settings.endpoints, settings.strategy, self._route_by)
             follow.read()
             work.append(_every(settings.look_every, follow.refresh))
         if settings.kubernetes is not None:
@@ -178,6 +180,7 @@ class Gateway:
         self.fleet.close()
         await self._door.close(self._settings.drain_timeout)
         self._pool.close()
+        await self._follower.close()
         if self._ledger:
             await self._ledger.write()
         if self._stores:
@@ -206,12 +209,16 @@ class Gateway:
                 api,
                 settings.namespaces,
                 settings.strategy,
-                self.fleet.update,
+                self._route_by,
                 watch_seconds=settings.watch_seconds,
                 units=Units(settings.release_namespace, self._units) if settings.keys else None,
             ).run()
         finally:
             await api.close()
+
+    def _route_by(self, table: Table) -> None:
+        self.fleet.update(table)
+        self._follower.update(table)
 
     def _units(self, names: Sequence[str]) -> None:
         """These gateways share the limits now; this one may not be among them yet."""
@@ -234,10 +241,12 @@ class Gateway:
 class _EndpointsFile:
     """Read again when it changes; what was read before stays in force while it is bad."""
 
-    def __init__(self, path: Path, strategy: RoutingStrategy, fleet: Fleet) -> None:
+    def __init__(
+        self, path: Path, strategy: RoutingStrategy, update: Callable[[Table], None]
+    ) -> None:
         self._path = path
         self._strategy = strategy
-        self._fleet = fleet
+        self._update = update
         self._stamp: object = None
 
     def read(self) -> None:
@@ -246,7 +255,7 @@ class _EndpointsFile:
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         if stamp != self._stamp:
             self._stamp = stamp
-            self._fleet.update(endpoints_file.read(self._path, self._strategy))
+            self._update(endpoints_file.read(self._path, self._strategy))
 
     def refresh(self) -> None:
         try:

@@ -43,6 +43,7 @@ class Model:
     created: int  # seconds since the epoch
     claims: tuple[str, ...]  # served names; each is the oldest claimant's of the namespace
     strategy: RoutingStrategy = DEFAULT_STRATEGY
+    split: tuple[tuple[str, int], ...] = ()  # other models of the namespace, and their hundredths
     is_leaving: bool = False  # being deleted; it claims nothing more
 
 

@@ -278,6 +278,11 @@ def test_a_model_that_leaves_the_strategy_open_gets_the_gateways() -> None:
     )
 
 
+def test_the_parts_of_a_split_are_read() -> None:
+    item = inference_model("m", routing={"split": [{"model": "n", "weight": 20}]})
+    assert model(item, "PrefixHash").split == (("n", 20),)
+
+
 def test_a_model_that_is_being_deleted_claims_nothing() -> None:
     item = inference_model("m")
     item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
