@@ -97,6 +97,10 @@ bench: environment model ## Measure the server
 bench-gateway: environment ## Measure what the gateway adds, and peers with PEERS=FOLDER (benchmarks/peers/setup_gateways.sh)
 	@$(PY) benchmarks/gateway.py $(if $(PEERS),--peers $(PEERS))
 
+.PHONY: bench-fleet
+bench-fleet: environment ## Simulate fleets to compare the gateway's strategies; writes benchmarks/results
+	@$(PY) benchmarks/fleet.py --write
+
 .PHONY: help
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \

@@ -212,7 +212,7 @@ class Fleet:
         strategy, prompt = route.model.strategy, wish.prompt
         replica = choose(strategy, fit, self._loads, prompt, self.knowledge, demand.turn)
         if strategy in BY_BLOCKS and len(route.replicas) > 1:
-            self.knowledge.sent(replica, prompt.blocks, is_told=strategy == "CacheAware")
+            self.knowledge.sent(replica, prompt.blocks)
         demand.turn += 1
         demand.running += 1
         self._loads[replica] = self._loads.get(replica, 0) + 1

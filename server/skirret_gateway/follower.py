@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skirret_api import internal
-from skirret_gateway.prefixes import Prefixes
+from skirret_gateway.prefixes import Knowledge
 from skirret_gateway.prompt import Block
 from skirret_gateway.table import Replica, Table
 
@@ -38,11 +38,11 @@ class News(NamedTuple):
 class Follower:
     def __init__(
         self,
-        told: Prefixes,
+        knowledge: Knowledge,
         token: Callable[[str], str | None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._told = told
+        self._knowledge = knowledge
         self._token = token
         self._sleep = sleep
         self._tasks: dict[Replica, asyncio.Task[None]] = {}
@@ -58,6 +58,7 @@ class Follower:
         }
         for replica in self._tasks.keys() - wanted.keys():
             self._tasks.pop(replica).cancel()
+            self._knowledge.tells(replica, False)
         for replica in wanted.keys() - self._tasks.keys():
             follow = self._follow(replica, wanted[replica])
             self._tasks[replica] = asyncio.get_running_loop().create_task(follow)
@@ -78,16 +79,18 @@ class Follower:
             except Failed as error:
                 if not failures:
                     log.warning("%s doesn't tell what it has cached: %s", replica, error)
-                self._told.forget(replica)
+                self._knowledge.tells(replica, False)
                 epoch, after = "", -1
                 await self._sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
                 failures += 1
                 continue
             failures = 0
+            self._knowledge.tells(replica, True)
+            told = self._knowledge.told
             if news.full:
-                self._told.forget(replica)
-            self._told.remove(replica, news.removed)
-            self._told.add(replica, news.stored)
+                told.forget(replica)
+            told.remove(replica, news.removed)
+            told.add(replica, news.stored)
             epoch, after = news.epoch, news.sequence
 
     async def _ask(self, replica: Replica, namespace: str, epoch: str, after: int) -> News:

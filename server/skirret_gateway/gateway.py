@@ -84,7 +84,7 @@ class Gateway:
             clock=clock,
             later=loop.call_later,
         )
-        self._follower = Follower(self.fleet.knowledge.told, self._tenants.token)
+        self._follower = Follower(self.fleet.knowledge, self._tenants.token)
         self._pool = Pool(settings.pool)
         self._stores: Stores | None = None
         self._ledger: Ledger | None = None

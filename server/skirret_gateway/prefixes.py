@@ -14,12 +14,13 @@ from skirret_gateway.table import Replica
 
 GUESSED_BLOCKS = 8192  # of each server: 4 MiB of prompts, about a million tokens
 EXPECTED_BLOCKS = 1024
+TOLD_BLOCKS = 1 << 20  # more would be a mistake
 
 
 class Prefixes:
     """Blocks by server; of each, those used last."""
 
-    def __init__(self, capacity: int | None) -> None:
+    def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._blocks: dict[Replica, OrderedDict[Block, None]] = {}
 
@@ -38,9 +39,8 @@ class Prefixes:
         for block in reversed(blocks):  # what comes first is used last, and stays longest
             here[block] = None
             here.move_to_end(block)
-        if self._capacity is not None:
-            while len(here) > self._capacity:
-                here.popitem(last=False)
+        while len(here) > self._capacity:
+            here.popitem(last=False)
 
     def remove(self, replica: Replica, blocks: Iterable[Block]) -> None:
         here = self._blocks.get(replica, OrderedDict())
@@ -64,19 +64,30 @@ class Knowledge:
 
     def __init__(self) -> None:
         self.guessed = Prefixes(GUESSED_BLOCKS)  # by what it was sent
-        self.told = Prefixes(None)  # by itself
+        self.told = Prefixes(TOLD_BLOCKS)  # by itself
         self.expected = Prefixes(EXPECTED_BLOCKS)  # sent lately; soon it will tell
+        self.telling: set[Replica] = set()
 
-    def sent(self, replica: Replica, blocks: Sequence[Block], is_told: bool) -> None:
-        (self.expected if is_told else self.guessed).add(replica, blocks)
+    def sent(self, replica: Replica, blocks: Sequence[Block]) -> None:
+        (self.expected if replica in self.telling else self.guessed).add(replica, blocks)
 
-    def depth(self, replica: Replica, blocks: Sequence[Block], is_told: bool) -> int:
-        if not is_told:
+    def depth(self, replica: Replica, blocks: Sequence[Block]) -> int:
+        """How many of the first blocks a server has; of one that doesn't tell, a guess."""
+        if replica not in self.telling:
             return self.guessed.depth(replica, blocks)
         told = self.told.depth(replica, blocks)
         return max(told, self.expected.depth(replica, blocks))
 
+    def tells(self, replica: Replica, does: bool) -> None:
+        if does:
+            self.telling.add(replica)
+            self.guessed.forget(replica)
+        else:
+            self.telling.discard(replica)
+            self.told.forget(replica)
+
     def keep(self, replicas: Iterable[Replica]) -> None:
         every = set(replicas)
+        self.telling &= every
         for each in (self.guessed, self.told, self.expected):
             each.keep(every)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from skirret_api.meta import RoutingStrategy
 
-DEFAULT_STRATEGY: RoutingStrategy = "PrefixHash"
+DEFAULT_STRATEGY: RoutingStrategy = "PrefixTree"  # by benchmarks/results/fleet.md
 
 
 class ModelId(NamedTuple):
