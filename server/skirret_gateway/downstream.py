@@ -97,6 +97,7 @@ class Connection(asyncio.Protocol):
         self._arriving: Body | None = None  # of the request that is being received
         self._head_bytes = 0
         self._in_head = True
+        self._is_flood = False  # a head too large, even if it came in one piece
         self._is_deaf = False  # what still comes is thrown away
         self._is_resuming = False
         self._is_chunked = False
@@ -141,8 +142,9 @@ class Connection(asyncio.Protocol):
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._refuse(InvalidRequest("This is no HTTP/1.1 request."))
-        if self._in_head and self._head_bytes > self._door.limits.head_bytes:
+            if not self._is_flood:
+                self._refuse(InvalidRequest("This is no HTTP/1.1 request."))
+        if self._is_flood or (self._in_head and self._head_bytes > self._door.limits.head_bytes):
             self._refuse(InvalidRequest("The request's headers are too large.", status=431))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -176,6 +178,7 @@ class Connection(asyncio.Protocol):
             raise ValueError("nothing may follow a chunked request in the same piece")
         self._target = b""
         self._headers: Headers = []
+        self._headers_bytes = 0
         self._is_chunked = self._expects_continue = False
         self._length: int | None = None
         if self._answering is None:
@@ -187,6 +190,10 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
             return  # a trailer, or what begins a resumed body
+        self._headers_bytes += len(name) + len(value)
+        if self._headers_bytes > self._door.limits.head_bytes:
+            self._is_flood = True
+            raise ValueError("the head is too large")  # ends the parser
         name = name.lower()
         if name == b"content-length":
             self._length = int(value)
