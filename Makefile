@@ -93,6 +93,14 @@ e2e-full: setup model ## The end-to-end tests at full length
 bench: environment model ## Measure the server
 	@$(PY) benchmarks/bench.py
 
+.PHONY: bench-gateway
+bench-gateway: environment ## Measure what the gateway adds, and peers with PEERS=FOLDER (benchmarks/peers/setup_gateways.sh)
+	@$(PY) benchmarks/gateway.py $(if $(PEERS),--peers $(PEERS))
+
+.PHONY: bench-fleet
+bench-fleet: environment ## Simulate fleets to compare the gateway's strategies; writes benchmarks/results
+	@$(PY) benchmarks/fleet.py --write
+
 .PHONY: help
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \

@@ -23,7 +23,7 @@ SERVED = f"{GROUP}/served"  # "true": since then, every pod of it has answered a
 FAILED = f"{GROUP}/failed"  # why it gave way to another since then
 
 # In `spec.routing.strategy` of a model, and the gateway's --routing.
-RoutingStrategy = Literal["PrefixHash", "LeastLoaded", "RoundRobin"]
+RoutingStrategy = Literal["PrefixHash", "PrefixTree", "CacheAware", "LeastLoaded", "RoundRobin"]
 
 MAX_NAME = 63
 

@@ -190,12 +190,15 @@ class Routing(Resource):
         default="Auto",
         description=(
             "PrefixHash sends prompts that begin alike to one replica, as long as it has no more"
-            " than its share; LeastLoaded and RoundRobin look at no prompt; Auto leaves it to the"
-            " gateway."
+            " than its share; PrefixTree to the one that was sent most of it before, CacheAware"
+            " to the one that says it still has most of it; LeastLoaded and RoundRobin look at no"
+            " prompt; Auto leaves it to the gateway."
         ),
     )
     split: list[Split] = Field(
-        default=[], max_length=8, description="Other models that share the served names."
+        default=[],
+        max_length=8,
+        description="Other models that get a share of the requests for the served names.",
     )
 
 
@@ -212,8 +215,9 @@ class InferenceModelSpec(Resource):
             # Asked for but not built yet: refused, never ignored.
             rule("!has(self.scaling)", "not in this release; set replicas", field="scaling"),
             rule(
-                "!has(self.routing) || !has(self.routing.split)",
-                "split is not in this release",
+                "!has(self.routing) || !has(self.routing.split)"
+                " || self.routing.split.map(part, part.weight).sum() <= 100",
+                "the weights of split add up to more than 100",
                 field="routing",
             ),
         )

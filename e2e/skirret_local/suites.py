@@ -51,7 +51,15 @@ SUITES = {
         Suite("contract", 300, [pytest("tests/contract", "tests/seeds")]),
         Suite("batch", 240, [pytest("tests/batch", "-m", "not full")]),
         Suite("e2e", 600, [pytest("e2e/tests", "-m", "not full")]),
-        Suite("e2e-full", 3600, [pytest("e2e/tests"), pytest("tests/batch", "-m", "full", "-s")]),
+        Suite(
+            "e2e-full",
+            3600,
+            [
+                pytest("e2e/tests"),
+                pytest("tests/batch", "-m", "full", "-s"),
+                pytest("tests/gateway/test_proxy.py"),  # in full by SKIRRET_FULL
+            ],
+        ),
     )
 }
 
