@@ -17,7 +17,9 @@ from skirret_server.load.fit import Size, fit
 from skirret_server.load.progress import Progress
 
 if TYPE_CHECKING:
+    from skirret_server.core import ModelInfo
     from skirret_server.engine.engine import Fatal, SteppingEngine
+    from skirret_server.engine.stepper import Runner
 
 
 def end_process(reason: str, message: str) -> None:
@@ -50,15 +52,12 @@ def open(  # noqa: A001 (read as engine.open)
     import torch
 
     from skirret_server.attention import backend
-    from skirret_server.cache.prefix import PrefixCache
     from skirret_server.core import ModelInfo
-    from skirret_server.engine.engine import SteppingEngine
     from skirret_server.engine.pool import KvPool
     from skirret_server.engine.runner import ModelRunner
     from skirret_server.load.checkpoint import read_into
     from skirret_server.model.decoder import Decoder
     from skirret_server.model.weights import Weights
-    from skirret_server.scheduler.scheduler import Limits, Scheduler
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(machine.cores())
@@ -76,6 +75,21 @@ def open(  # noqa: A001 (read as engine.open)
     runner = ModelRunner(
         decoder, backend(settings.attention_backend, pool), pool, info.eos_token_ids
     )
+    return assembled(settings, size, runner, info, fatal)
+
+
+def assembled(
+    settings: ServerSettings,
+    size: Size,
+    runner: Runner,
+    info: ModelInfo,
+    fatal: Fatal = end_process,
+) -> SteppingEngine:
+    """An engine around this runner, stepping."""
+    from skirret_server.cache.prefix import PrefixCache
+    from skirret_server.engine.engine import SteppingEngine
+    from skirret_server.scheduler.scheduler import Limits, Scheduler
+
     cache = PrefixCache(size.pages, settings.page_size, reuse=not settings.disable_radix_cache)
     limits = Limits(
         # Room for prompts even when every sequence decodes.
