@@ -1,4 +1,4 @@
-"""`python -m skirret_server.testing serve MODEL --attention-backend null`: serves without a model."""
+"""`python -m skirret_server.testing serve MODEL --attention-backend null`: no model runs."""
 
 from __future__ import annotations
 
