@@ -40,7 +40,8 @@ def main() -> None:
             before = cpu_seconds(process.pid)
             figures = measure(url, given.running, given.seconds)
             used = cpu_seconds(process.pid) - before
-            figures["server_cores"] = round(used / given.seconds, 2)
+            tokens = figures["tokens_per_second"] * given.seconds
+            figures["server_cpu_us_per_token"] = round(used / tokens * 1e6, 1)
             print(json.dumps({**figures, "load": round(os.getloadavg()[0], 1)}), flush=True)
 
 

@@ -249,6 +249,7 @@ async def _listening(app: Any, settings: LaunchSettings) -> AsyncIterator[None]:
             access_log=False,
             lifespan="off",
             server_header=False,
+            proxy_headers=False,  # nothing asks whence a request came
             timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=_CLOSE_TIMEOUT,
         )
