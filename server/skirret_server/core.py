@@ -102,9 +102,13 @@ class Finish:
     stop_token: TokenId | None = None  # the end or stop token that was drawn, if one was
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Update:
-    """What one engine step gave one sequence; or several, when the reader is slower than they."""
+    """What one engine step gave one sequence; or several, when the reader is slower than they.
+
+    Not frozen, like all that is made for every token: a frozen one takes four times as long to
+    make. Nobody changes it.
+    """
 
     tokens: tuple[TokenId, ...]  # new ones, an end token included (it counts in usage)
     logprobs: tuple[Logprob, ...] = ()  # one for each of `tokens` when asked for

@@ -266,6 +266,7 @@ async def listening(app: Any, door: socket.socket) -> AsyncIterator[None]:
             access_log=False,
             lifespan="off",
             server_header=False,
+            proxy_headers=False,  # nothing asks whence a request came
             timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=_CLOSE_TIMEOUT,
         )

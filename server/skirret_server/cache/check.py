@@ -85,7 +85,7 @@ def check_row(cache: PrefixCache, holding: Holding) -> None:
     expect(holding.shared <= len(holding.pages), "a sequence shares more pages than it has")
     if holding.node is not None:
         expect(
-            cache.tree.pages_of(holding.node) == holding.pages[: holding.shared],
+            cache.tree.pages_of(holding.node) == holding.pages[: holding.shared].tolist(),
             "a sequence's row differs from its path in the tree",
         )
 

@@ -19,7 +19,9 @@ from skirret_server.load.fit import Size, fit
 from skirret_server.load.progress import Progress
 
 if TYPE_CHECKING:
+    from skirret_server.core import ModelInfo
     from skirret_server.engine.engine import Fatal, SteppingEngine
+    from skirret_server.engine.stepper import Runner
 
 
 def end_process(reason: str, message: str) -> None:
@@ -59,14 +61,11 @@ def open(  # noqa: A001 (read as engine.open)
     progress.begin("importing torch")  # only now: it takes as long as all the rest
     import torch
 
-    from skirret_server.cache.prefix import PrefixCache
     from skirret_server.core import ModelInfo
     from skirret_server.engine.build import Plan, build
-    from skirret_server.engine.engine import SteppingEngine
     from skirret_server.engine.ranks import Ranks
     from skirret_server.engine.runner import ModelRunner, draw_at_once
     from skirret_server.sampling.launched import Sampler
-    from skirret_server.scheduler.scheduler import Limits, Scheduler
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, machine.cores() // settings.tensor_parallel_size))
@@ -94,6 +93,22 @@ def open(  # noqa: A001 (read as engine.open)
         together=ranks,
         draw=Sampler(device, on.library(), settings.random_seed).draw if is_gpu else draw_at_once,
     )
+    return assembled(settings, size, runner, info, fatal, ranks.close if ranks else None)
+
+
+def assembled(
+    settings: ServerSettings,
+    size: Size,
+    runner: Runner,
+    info: ModelInfo,
+    fatal: Fatal = end_process,
+    ended: Callable[[], None] | None = None,
+) -> SteppingEngine:
+    """An engine around this runner, stepping. `ended` is called when it is closed."""
+    from skirret_server.cache.prefix import PrefixCache
+    from skirret_server.engine.engine import SteppingEngine
+    from skirret_server.scheduler.scheduler import Limits, Scheduler
+
     cache = PrefixCache(size.pages, settings.page_size, reuse=not settings.disable_radix_cache)
     limits = Limits(
         # Room for prompts even when every sequence decodes.
@@ -109,7 +124,7 @@ def open(  # noqa: A001 (read as engine.open)
         fatal=fatal,
         watchdog_timeout=settings.watchdog_timeout,
         random_seed=settings.random_seed,
-        ended=ranks.close if ranks else None,
+        ended=ended,
     )
     engine.start()
     return engine

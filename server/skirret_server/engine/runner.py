@@ -198,15 +198,14 @@ def arrays(rows: tuple[Row, ...], page_size: int) -> tuple[Layout, Int64s, Int64
     first = np.array([row.start for row in rows], np.int32)
     starts = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(counts, out=starts[1:])
-    ids = np.concatenate([np.frombuffer(row.tokens, np.int32) for row in rows]).astype(np.int64)
+    # Joined as bytes: numpy takes a microsecond for each array it looks at.
+    ids = np.frombuffer(b"".join([row.tokens for row in rows]), np.int32).astype(np.int64)
     row_of = np.repeat(np.arange(len(rows)), counts)
     positions = np.arange(len(ids)) - (starts[:-1] - first)[row_of]
-    lengths = first + counts
-    used = -(-lengths // page_size)
+    held = [row.sequence.holding.pages for row in rows if row.sequence.holding is not None]
+    used = np.array([len(each) for each in held])
     pages = np.zeros((len(rows), int(used.max())), np.int32)
-    for index, row in enumerate(rows):
-        assert row.sequence.holding is not None, "a row without pages"
-        pages[index, : used[index]] = row.sequence.holding.pages[: used[index]]
+    pages[np.arange(pages.shape[1]) < used[:, None]] = np.frombuffer(b"".join(held), np.int32)
     page_of = pages[row_of, positions // page_size].astype(np.int64)
     slots = page_of * page_size + positions % page_size
-    return Layout(starts, lengths, pages, slots), ids, positions
+    return Layout(starts, first + counts, pages, slots), ids, positions

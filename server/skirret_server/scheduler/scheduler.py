@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from skirret_server.cache.prefix import Holding, PrefixCache
 from skirret_server.cache.tokens import common_prefix
 from skirret_server.core import GenerateRequest, Lane, QueueFull, Refused
 from skirret_server.scheduler.expectation import Expectation
 from skirret_server.scheduler.lanes import BatchLane, InteractiveLane
-from skirret_server.scheduler.sequence import LANES, Row, Sequence, Step
+from skirret_server.scheduler.sequence import Row, Sequence, Step
 
 # Waiting for another's prefix must save at least this many tokens.
 _WORTH_WAITING = 32
@@ -44,12 +45,10 @@ class _Draft:
     def give(self, sequence: Sequence) -> None:
         room = self.room_for(sequence)
         if room > 0:
-            count = min(sequence.remaining, room)
-            self.rows[sequence] = count
-            self._take(sequence, count)
+            self.add(sequence, min(sequence.remaining, room))
 
     def add(self, sequence: Sequence, count: int) -> None:
-        self.rows[sequence] += count
+        self.rows[sequence] = self.rows.get(sequence, 0) + count
         self._take(sequence, count)
 
     def drop(self, sequence: Sequence) -> None:
@@ -124,16 +123,13 @@ class Scheduler:
     def plan(self, now: float) -> Step:
         """The next step; without rows when there is nothing to do. Pages are taken here."""
         draft = _Draft(self.limits.step_tokens, self._batch_room(now), {})
-        for sequence in self._still_running():
-            if not sequence.is_decoding or draft.room_for(sequence) <= 0:
-                continue
-            if self._grow(sequence, draft):
-                draft.give(sequence)
-        self._continue_prompts("interactive", draft)
+        self._decode(draft)
+        prompts = [each for each in self.running if not each.is_decoding]
+        self._continue(prompts, "interactive", draft)
         if not self._interactive or (
             self._has_place("interactive") and self._admit(self._interactive.in_order(now), draft)
         ):
-            self._continue_prompts("batch", draft)
+            self._continue(prompts, "batch", draft)
             if self._has_place("batch"):
                 self._admit(self._batch.in_order(), draft)
         self._add_guesses(draft)
@@ -162,10 +158,13 @@ class Scheduler:
         Whoever comes waits for the step that runs already, so steps stay short while people are
         about, and for some time after.
         """
-        people = [each for each in self.running if not is_batch(each)]
-        if self._interactive or people:
+        running = self.running
+        if self._interactive or (running and not is_batch(running[0])):
             self._people_until = now + self.limits.people_window
-        if self._interactive or not all(each.is_decoding for each in people):
+        if self._interactive or not (self._batch or (running and is_batch(running[-1]))):
+            return 0
+        people = takewhile(lambda each: not is_batch(each), running)
+        if not all(each.is_decoding for each in people):
             return 0
         share = self.limits.batch_share if now < self._people_until else 1.0
         return max(1, int(self.limits.step_tokens * share))
@@ -188,9 +187,28 @@ class Scheduler:
             if self.cache.grow(sequence.holding, sequence.length + guessed):
                 draft.add(sequence, guessed)
 
-    def _continue_prompts(self, lane: Lane, draft: _Draft) -> None:
-        for sequence in self.running:
-            if sequence.request.lane == lane and not sequence.is_decoding:
+    def _decode(self, draft: _Draft) -> None:
+        """The next token of each, in order of rank, while some of the later are retracted."""
+        running, page_size = self.running, self.cache.page_size
+        index = 0
+        while index < len(running):
+            sequence = running[index]
+            index += 1
+            if not sequence.is_decoding:
+                continue
+            is_paced = is_batch(sequence)  # of the others, all have room: `Limits` sees to it
+            if is_paced and draft.room_for(sequence) <= 0:
+                continue
+            assert sequence.holding is not None, "only running sequences decode"
+            has_page = len(sequence.tokens) <= len(sequence.holding.pages) * page_size
+            if has_page or self._grow(sequence, draft):
+                draft.rows[sequence] = 1
+                draft.room -= 1
+                draft.batch_room -= is_paced
+
+    def _continue(self, prompts: Iterable[Sequence], lane: Lane, draft: _Draft) -> None:
+        for sequence in prompts:
+            if sequence.request.lane == lane:
                 draft.give(sequence)
 
     def _has_place(self, lane: Lane) -> bool:
@@ -321,16 +339,9 @@ class Scheduler:
     def _cached_tokens(self, sequence: Sequence) -> int:
         return self.cache.longest(sequence.tokens, sequence.reusable, sequence.request.namespace)
 
-    def _still_running(self) -> Iterator[Sequence]:
-        """Those running, in order of rank, while some of the later ones are retracted."""
-        index = 0
-        while index < len(self.running):
-            yield self.running[index]
-            index += 1
-
 
 def is_batch(sequence: Sequence) -> bool:
-    return sequence.request.lane == LANES[1]
+    return sequence.request.lane == "batch"
 
 
 def _rank(sequence: Sequence) -> tuple[int, int, int]:
@@ -338,6 +349,6 @@ def _rank(sequence: Sequence) -> tuple[int, int, int]:
 
 
 def _row(sequence: Sequence, count: int) -> Row:
-    start = sequence.computed
-    guess = sequence.guess[: max(0, count - sequence.remaining)]
-    return Row(sequence, start, count, start + count >= sequence.length, guess)
+    start, length = sequence.computed, len(sequence.tokens)
+    guess = sequence.guess and sequence.guess[: max(0, start + count - length)]
+    return Row(sequence, start, count, start + count >= length, guess)

@@ -195,7 +195,7 @@ def test_a_held_prefix_is_never_evicted() -> None:
     cached(cache, [1, 2])
     holding = cache.hold(array("i", [1, 2]), 2, "")
     assert not cache.grow(cache.hold(array("i", [3]), 1, ""), 1)
-    assert holding.pages == [1, 2]
+    assert holding.pages.tolist() == [1, 2]
 
 
 def test_the_checker_sees_a_page_with_two_owners() -> None:
