@@ -46,6 +46,11 @@ class BatchWorker(Resource):
     service_account_name: str = Field(
         default="skirret-batch", description="Service account; its token is never mounted."
     )
+    max_enqueued_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of prompts of a namespace's live batches; no limit by default.",
+    )
 
 
 class Timings(Resource):

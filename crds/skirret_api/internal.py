@@ -10,7 +10,9 @@ LANE = "x-skirret-lane"
 SERVED_NAME = "x-skirret-served-name"
 OWNER = "x-skirret-owner"
 BLOCKS = "x-skirret-blocks"
-DEADLINE = "x-skirret-deadline"
+DEADLINE = "x-skirret-deadline"  # of the batch, in seconds since the epoch
+PRIORITY = "x-skirret-priority"  # of the batch, among those of its namespace
+GROUP = "x-skirret-group"  # lines of one group begin alike: they go to one server
 
 # Answers of a server that was asked with the token.
 LOAD = "x-skirret-load"  # running,waiting,kv (kv: share of the cache in use, 0..1)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 from urllib.parse import quote
 
@@ -25,14 +25,15 @@ from skirret_api.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
+    OverQuota,
     ServerFault,
     TooLarge,
     Unavailable,
 )
 from skirret_api.openai import FileObject
-from skirret_batch import asked, files
+from skirret_batch import asked, files, quota
 from skirret_batch import record as records
-from skirret_batch.dry_run import dry_run
+from skirret_batch.dry_run import AnyModel, Models, dry_run
 from skirret_batch.listing import Shelf, batches
 from skirret_batch.receive import BATCH, Limits, receive
 from skirret_batch.record import Record, Transition
@@ -54,9 +55,9 @@ async def nobody(store: BatchStore, batch_id: str) -> None:
     """For a host that has others notice a new batch."""
 
 
-def any_model(scope: Scope, name: str) -> str | None:
+def any_model(scope: Scope) -> Models:
     """For a host that doesn't know its models."""
-    return name
+    return AnyModel()
 
 
 def files_and_batches(
@@ -65,15 +66,15 @@ def files_and_batches(
     clock: Callable[[], float] = time.time,
     limits: Limits | None = None,
     started: Callable[[BatchStore, str], Awaitable[None]] = nobody,
-    model_id: Callable[[Scope, str], str | None] = any_model,
+    models: Callable[[Scope], Models] = any_model,
 ) -> FastAPI:
     """The application. The host knows the caller: `store_of` gives its store or raises ApiError.
 
-    `started` is told of every new batch, once its record is written. `model_id` is the same for all
-    names of one model, None for a name of none; a dry run asks it.
+    `started` is told of every new batch, once its record is written. `models` gives what a dry run
+    asks.
     """
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    door = _Door(store_of, clock, limits or Limits(), started, model_id)
+    door = _Door(store_of, clock, limits or Limits(), started, models)
     for method, path, handler in (
         ("POST", "/v1/files", door.upload),
         ("GET", "/v1/files", door.list_files),
@@ -110,13 +111,13 @@ class _Door:
         clock: Callable[[], float],
         limits: Limits,
         started: Callable[[BatchStore, str], Awaitable[None]],
-        model_id: Callable[[Scope, str], str | None],
+        models: Callable[[Scope], Models],
     ) -> None:
         self._store_of = store_of
         self._clock = clock
         self._limits = limits
         self._started = started
-        self._model_id = model_id
+        self._models = models
         self._shelf = Shelf()
         # Each parses a whole file: beside requests, but not many at once.
         self._dry_runs = asyncio.Semaphore(1)
@@ -202,13 +203,14 @@ class _Door:
                 return _batch((await records.load(store, known))[0])
             except NotThere:  # that create died before it came to the record
                 pass
-        await self._check_input(store, wanted.input_file_id)
+        file = await self._check_input(store, wanted.input_file_id)
         if is_dry:
-            model_id = partial(self._model_id, request.scope)
+            models = self._models(request.scope)
             async with self._dry_runs:
-                said = await dry_run(store, wanted, self._limits.lines, model_id)
+                said = await dry_run(store, wanted, self._limits.lines, models)
             return JSONResponse(said)
         batch_id = await once.reserve(store, now)
+        await self._check_quota(store, file, batch_id)
         record = records.new_record(
             batch_id,
             now=records.id_time(batch_id) or now,
@@ -280,7 +282,7 @@ class _Door:
         except NotThere:
             raise NotFound(f"No batch found with id '{batch_id}'.") from None
 
-    async def _check_input(self, store: BatchStore, file_id: str) -> None:
+    async def _check_input(self, store: BatchStore, file_id: str) -> FileObject:
         try:
             file = await files.retrieve(store, _checked(file_id), self._clock())
         except NotThere:
@@ -293,6 +295,18 @@ class _Door:
                 f"The file's purpose is '{file.purpose}'; the input of a batch needs '{BATCH}'.",
                 param="input_file_id",
             )
+        return file
+
+    async def _check_quota(self, store: BatchStore, file: FileObject, batch_id: str) -> None:
+        """What isn't sure before the input is read, the worker says later."""
+        most = self._limits.enqueued_tokens
+        if most is None:
+            return
+        live = await records.live(store, {})
+        if batch_id in live:  # the same create, sent again
+            return
+        if quota.surely_over(file.bytes, (record for record, _ in live.values()), most):
+            raise OverQuota(quota.message(most), code="token_limit_exceeded")
 
     async def _check_cursor(self, store: BatchStore, key: str) -> None:
         try:

@@ -23,13 +23,14 @@ _LONGEST_FIELD = 1024  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes, but for the lines."""
+    """Bytes, where nothing else is said."""
 
     batch_file: int = 200_000_000
     file: int = 512_000_000
     part: int = 8 << 20  # the most of a file that is in memory
     json: int = 1 << 20
     lines: int = 50_000  # of a batch; for a dry run, the worker has its own
+    enqueued_tokens: int | None = None  # of prompts of a namespace's live batches
     drained: int = 64_000_000  # of a body too large, read on so that the client sees our answer
 
 

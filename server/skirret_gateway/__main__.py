@@ -106,6 +106,11 @@ def _parser() -> argparse.ArgumentParser:
         help="of any other uploaded file",
     )
     add("--max-batch-lines", type=int, default=_DEFAULT.files.lines, help="of a dry run")
+    add(
+        "--max-enqueued-tokens",
+        type=int,
+        help="of prompts of a namespace's live batches; no limit without it",
+    )
     add("--max-connections", type=int, default=_DEFAULT.door.connections, help="of clients")
     add(
         "--hold-requests",
@@ -172,6 +177,7 @@ def _settings(flags: argparse.Namespace) -> Settings:
             batch_file=flags.max_batch_file_bytes,
             file=flags.max_file_bytes,
             lines=flags.max_batch_lines,
+            enqueued_tokens=flags.max_enqueued_tokens,
         ),
         strategy=flags.routing,
         drain_timeout=flags.drain_timeout,

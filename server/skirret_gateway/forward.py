@@ -6,7 +6,7 @@ import json
 import logging
 from binascii import hexlify
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from skirret_api import internal
@@ -86,6 +86,8 @@ class Forward:
                 code="missing_required_parameter",
             )
         prompt = asked.prompt
+        if caller.is_worker and (group := request.header(_GROUP)) is not None:
+            prompt = replace(prompt, head=group, session=b"")
         route = self._fleet.split(self._fleet.find(caller, name), name, prompt.session)
         lane = internal.BATCH if caller.is_worker or asked.flex else internal.INTERACTIVE
         headers = self._headers(request, len(body), caller, route, name, lane, prompt)
@@ -126,9 +128,9 @@ class Forward:
                 headers.append((_SERVED_NAME, name.encode()))
             if route.model.strategy == "CacheAware" and prompt.blocks:
                 headers.append((_BLOCKS, b",".join([hexlify(x) for x in prompt.blocks])))
-            deadline = request.header(_DEADLINE) if caller.is_worker else None
-            if deadline is not None:
-                headers.append((_DEADLINE, deadline))
+            for own in _WORKERS_OWN if caller.is_worker else ():
+                if (value := request.header(own)) is not None:
+                    headers.append((own, value))
         return lines(headers) + b"\r\n"
 
     async def _forward(self, call: Call, prompt: Prompt) -> None:
@@ -257,7 +259,8 @@ _LANE = internal.LANE.encode()
 _OWNER = internal.OWNER.encode()
 _SERVED_NAME = internal.SERVED_NAME.encode()
 _BLOCKS = internal.BLOCKS.encode()
-_DEADLINE = internal.DEADLINE.encode()
+_WORKERS_OWN = (internal.DEADLINE.encode(), internal.PRIORITY.encode())
+_GROUP = internal.GROUP.encode()
 _DRAINING = internal.DRAINING.encode()
 
 _NOT_SENT_BACK = frozenset({b"x-request-id"})

@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from skirret_api.errors import NotFound
 from skirret_api.internal import GATEWAY_PORT
 from skirret_api.meta import RoutingStrategy
 from skirret_batch.receive import Limits
 from skirret_gateway import endpoints_file
 from skirret_gateway.access import AccessLog
-from skirret_gateway.caller import Caller, Tenants
+from skirret_gateway.caller import Tenants
 from skirret_gateway.downstream import Door, DoorLimits
 from skirret_gateway.endpoints_file import BadFile
 from skirret_gateway.fleet import Fleet
@@ -30,6 +29,7 @@ from skirret_gateway.ledger import Ledger, day_of
 from skirret_gateway.limits import Share
 from skirret_gateway.meter import Meter
 from skirret_gateway.metrics import Metrics
+from skirret_gateway.models import Models
 from skirret_gateway.routes import Routes, State
 from skirret_gateway.table import DEFAULT_STRATEGY, Table
 from skirret_gateway.upstream import Pool, PoolSettings
@@ -91,9 +91,7 @@ class Gateway:
         if settings.tenants:
             from skirret_gateway.stores import Stores
 
-            self._stores = Stores(
-                lambda: self._tenants.by_namespace, self._model_id, settings.files
-            )
+            self._stores = Stores(lambda: self._tenants.by_namespace, self._models, settings.files)
         self._state = State(started_at=time.time())
         metrics = Metrics(clock)
         self._usage = Usage(day_of(time.time()))
@@ -191,12 +189,8 @@ class Gateway:
         with suppress(asyncio.CancelledError):
             await self._work
 
-    def _model_id(self, namespace: str, name: str) -> str | None:
-        """The same for all names of one model; None for a name of none."""
-        try:
-            return str(self.fleet.find(Caller(namespace), name).id)
-        except NotFound:
-            return None
+    def _models(self, namespace: str) -> Models:
+        return Models(self.fleet, self._pool, self._tenants.token, namespace)
 
     async def _watch(self, access: Access) -> None:
         from skirret_gateway import kube

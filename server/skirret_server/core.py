@@ -82,6 +82,7 @@ class GenerateRequest:
     lane: Lane = "interactive"
     namespace: str = ""  # prefixes are shared within one alone (tenant, salt, LoRA)
     priority: int = 0  # within the lane; higher first
+    batch_priority: int = 0  # of the batch it is a line of; before its deadline, and its priority
     deadline: float | None = None  # seconds since the epoch; orders the batch lane
     tenant: str = ""  # the batch lane is fair between these
     grammar: Grammar | None = None  # the engine's from now on: it moves with the answer

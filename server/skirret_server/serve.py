@@ -123,7 +123,7 @@ async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
         served = loading.result()
         try:
             if batches is not None:
-                batches.open()  # before /ready turns true
+                batches.open(served)  # before /ready turns true
             await _open(lifecycle, served, started)
             async with _batches(batches, settings.file_storage_path, stopping):
                 log.info("draining", extra={"requests": lifecycle.running})

@@ -35,3 +35,11 @@ def test_what_is_for_the_cluster_alone_is_not_led_outside(render: Render) -> Non
     (rule,) = of_kind("HTTPRoute", objects)["spec"]["rules"]
     paths = {(x["path"]["value"], x["path"]["type"]) for x in rule["matches"]}
     assert paths == {("/v1", "PathPrefix"), ("/health", "Exact")}
+
+
+def test_a_limit_of_enqueued_tokens_is_the_gateways_and_the_workers(render: Render) -> None:
+    objects = render("minimal", "batchWorker.maxEnqueuedTokens=5000000")
+    pod = of_kind("Deployment", objects)["spec"]["template"]
+    assert "--max-enqueued-tokens=5000000" in pod["spec"]["containers"][0]["args"]
+    config = next(x for x in objects if x["kind"] == "ConfigMap")
+    assert "maxEnqueuedTokens: 5000000" in "".join(config["data"].values())

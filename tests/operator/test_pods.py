@@ -29,8 +29,9 @@ def server_pod(configuration: Object | None = None, **spec: Any) -> Object:
     return pod_template(desired, parsed, profile, given, "0123456789")
 
 
-def worker_pod(**spec: Any) -> Object:
-    plan = reconcile_batch(batch(**spec), ObservedBatch(), config(), NOW)
+def worker_pod(configuration: Object | None = None, **spec: Any) -> Object:
+    given = config(**(configuration or {}))
+    plan = reconcile_batch(batch(**spec), ObservedBatch(), given, NOW)
     found: Object = plan.apply[0]["spec"]["template"]
     return found
 
@@ -180,3 +181,8 @@ def test_a_batch_has_a_pod_for_each_worker() -> None:
     spec = plan.apply[0]["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
     assert spec["backoffLimit"] == 2**31 - 1
+
+
+def test_a_worker_knows_how_much_its_namespace_may_have_queued() -> None:
+    limited = worker_pod({"batchWorker": {"maxEnqueuedTokens": 5_000_000}})
+    assert "--max-enqueued-tokens=5000000" in container(limited)["args"]

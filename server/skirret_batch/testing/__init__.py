@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from skirret_api.openai import FileObject
 from skirret_batch import files
-from skirret_batch.completions import Answer, Template, Unreachable
+from skirret_batch.completions import Answer, Template, Turn, Unreachable
 from skirret_batch.plan import Body
 from skirret_batch.record import Record, blob_key, create, new_id, new_record
 from skirret_batch.store import BatchStore, Blob, Entry, Part, PendingUpload, Stream
@@ -47,7 +47,7 @@ class FakeCompletions:
         self.running = 0
         self.most_running = 0
 
-    async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
+    async def complete(self, endpoint: str, body: bytes, turn: Turn) -> Answer:
         try:
             request: Body = from_json(body)
         except ValueError:

@@ -60,7 +60,11 @@ class _Setup:
 
 def _setup(arguments: argparse.Namespace) -> _Setup:
     """Raises OSError and ValueError."""
-    limits = WorkerSettings(max_lines=arguments.max_lines, max_bytes=arguments.max_bytes)
+    limits = WorkerSettings(
+        max_lines=arguments.max_lines,
+        max_bytes=arguments.max_bytes,
+        max_enqueued_tokens=arguments.max_enqueued_tokens,
+    )
     return _Setup(
         limits.but(arguments.set),
         _target(arguments),
@@ -146,6 +150,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAME=VALUE",
         help="another limit or wait of the worker, such as flush_after=2",
+    )
+    parser.add_argument(
+        "--max-enqueued-tokens",
+        type=int,
+        help="of prompts of the namespace's live batches; no limit by default",
     )
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")

@@ -22,7 +22,7 @@ from contextlib import aclosing
 from tempfile import TemporaryFile
 from typing import Any
 
-from skirret_batch import files
+from skirret_batch import files, quota
 from skirret_batch import record as records
 from skirret_batch.completions import Completions, CompletionsError, Template
 from skirret_batch.plan import Index, Keys, Plan, Reading, cut, decode_plan, first_model
@@ -119,7 +119,7 @@ class Worker:
         self._notice(record)
         board = Board(self._store, self._id, plan, self._holder, self._settings, self._steady)
         if not self._ending:
-            await self._run(record, spool, board)
+            await self._run(record, plan, spool, board)
         await self._finish(spool, board)
 
     async def _fail(self, error: BadInput) -> None:
@@ -199,8 +199,11 @@ class Worker:
             errors = reading.errors(await self._identities(reading.models))
             if errors:
                 raise BadInput(errors)
-            order = await asyncio.to_thread(keys.order)
-            shared = await asyncio.to_thread(keys.shared_tokens, order)
+            await self._check_quota(reading.index)
+            ordered = await asyncio.to_thread(keys.sorted)
+            shared = await asyncio.to_thread(keys.shared_tokens, ordered)
+            groups = await asyncio.to_thread(keys.groups, ordered)
+            order = keys.order(groups, ordered)
         index = reading.index
         lines = min(settings.shard_lines, -(-len(order) // (4 * record.parallelism)))
         if record.parallelism == 1:
@@ -210,11 +213,22 @@ class Worker:
             order=order,
             ends=cut(order, index, lines=lines, tokens=settings.shard_tokens),
             shared=shared,
+            groups=groups,
         )
         # The index follows from the input alone. The plan may not, a template can change: so the
         # first one written is everybody's.
         spool.index = Index(await self._once("index.bin", bytes(index.packed)))
         return decode_plan(await self._once("plan.bin", plan.encode()))
+
+    async def _check_quota(self, index: Index) -> None:
+        tokens = sum(index[ordinal].tokens for ordinal in range(len(index)))
+        record = await self._change(records.measure, tokens)
+        most = self._settings.max_enqueued_tokens
+        if most is None:
+            return
+        live = await records.live(self._store, {})
+        if quota.is_over(record, (each for each, _ in live.values()), most):
+            raise bad_input("token_limit_exceeded", quota.message(most))
 
     async def _template(self, record: Record) -> Template:
         """How the model's prompts are made; a plain guess while no server is there to ask."""
@@ -252,8 +266,9 @@ class Worker:
 
     # in_progress → finalizing
 
-    async def _run(self, record: Record, spool: Spool, board: Board) -> None:
-        job = Job(self._id, record.batch.endpoint, record.batch.expires_at, record.parallelism)
+    async def _run(self, record: Record, plan: Plan, spool: Spool, board: Board) -> None:
+        batch, workers = record.batch, record.parallelism
+        job = Job(self._id, batch.endpoint, batch.expires_at, record.priority, plan.groups, workers)
         run = Run(
             job,
             spool,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from skirret_api.errors import ApiError, InvalidRequest
 from skirret_batch import lines
-from skirret_batch.completions import Answer, Broken, Completions, TimedOut, Unreachable
+from skirret_batch.completions import Answer, Broken, Completions, TimedOut, Turn, Unreachable
 from skirret_batch.lines import Result
 from skirret_batch.worker.beside import first_failure
 from skirret_batch.worker.ending import Ending
@@ -41,7 +41,13 @@ class Job:
     batch_id: str
     endpoint: str
     deadline: float
+    priority: int
+    groups: Sequence[int]  # by ordinal
     workers: int = 1
+
+    def turn(self, ordinal: int) -> Turn:
+        group = self.groups[ordinal]
+        return Turn(self.deadline, self.priority, f"{group:08x}" if group else "")
 
 
 class Run:
@@ -206,7 +212,7 @@ class Run:
         sent = self._clock()
         try:
             answer = await self._completions.complete(
-                self._job.endpoint, json.dumps(body).encode(), self._job.deadline
+                self._job.endpoint, json.dumps(body).encode(), self._job.turn(work.ordinal)
             )
         except Unreachable as error:
             self._put_off(work, sent, str(error))

@@ -12,6 +12,7 @@ class WorkerSettings:
 
     max_lines: int = 50_000
     max_bytes: int = 200_000_000  # of an input that comes by URI, decompressed
+    max_enqueued_tokens: int | None = None  # of prompts of the store's live batches
 
     concurrency: int = 128  # requests in flight at once, at most
     tries: int = 5  # of a line whose answer is a server's fault

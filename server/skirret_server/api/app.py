@@ -219,6 +219,7 @@ def _internal_caller(headers: Mapping[str, str]) -> Caller:
         lane="batch" if headers.get(internal.LANE) == internal.BATCH else "interactive",
         served_name=headers.get(internal.SERVED_NAME),
         owner=headers.get(internal.OWNER, ""),
+        priority=int(headers.get(internal.PRIORITY, "0")),
         deadline=float(deadline) if deadline else None,
     )
 

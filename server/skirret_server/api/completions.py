@@ -331,6 +331,7 @@ def _generation(
         # Nothing raises a lane.
         lane="batch" if common.service_tier == "flex" else caller.lane,
         priority=common.priority,
+        batch_priority=caller.priority,
         deadline=caller.deadline,
         tenant=caller.owner,
     )

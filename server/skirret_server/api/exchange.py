@@ -31,6 +31,7 @@ class Caller:
     lane: Lane = "interactive"
     served_name: str | None = None
     owner: str = ""
+    priority: int = 0  # of the batch
     deadline: float | None = None
 
 

@@ -57,6 +57,7 @@ class Work:
     n: int = 1
     lane: Lane = "interactive"
     priority: int = 0
+    batch_priority: int = 0
     deadline: float | None = None
     tenant: str = ""
 
@@ -71,6 +72,7 @@ class Work:
                 sampling=_derived(self.task(index).sampling, index % self.n),
                 lane=self.lane,
                 priority=self.priority,
+                batch_priority=self.batch_priority,
                 deadline=self.deadline,
                 tenant=self.tenant,
                 grammar=_started(self.task(index).grammar),

@@ -18,7 +18,6 @@ from skirret_server.core import (
     FinishReason,
     GenerateRequest,
     Grammar,
-    Lane,
     Logprob,
     ModelInfo,
     Stats,

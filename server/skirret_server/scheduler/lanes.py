@@ -48,6 +48,8 @@ class InteractiveLane:
 class BatchLane:
     """Tenants by the tokens they were served; each tenant's by priority, deadline and arrival.
 
+    So a batch's priority moves it before others of its own tenant, and before nobody else's.
+
     A tenant that comes back starts level with the least served of those that are here: it is owed
     nothing for the time it was away.
     """
@@ -86,7 +88,7 @@ class BatchLane:
     def in_order(self) -> Iterator[Sequence]:
         """Lazily: what is charged between two sequences counts for the second."""
         queues = {
-            tenant: iter(sorted(waiting.values(), key=_by_deadline))
+            tenant: iter(sorted(waiting.values(), key=_by_urgency))
             for tenant, waiting in self._waiting.items()
         }
         while queues:
@@ -98,10 +100,7 @@ class BatchLane:
                 yield sequence
 
 
-def _by_deadline(sequence: Sequence) -> tuple[int, float, int]:
-    deadline = sequence.request.deadline
-    return (
-        -sequence.request.priority,
-        math.inf if deadline is None else deadline,
-        sequence.number,
-    )
+def _by_urgency(sequence: Sequence) -> tuple[int, float, int, int]:
+    request = sequence.request
+    deadline = math.inf if request.deadline is None else request.deadline
+    return (-request.batch_priority, deadline, -request.priority, sequence.number)

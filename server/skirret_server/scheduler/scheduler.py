@@ -344,7 +344,7 @@ def is_batch(sequence: Sequence) -> bool:
     return sequence.request.lane == "batch"
 
 
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
+def _rank(sequence: Sequence) -> tuple[int, int, int, int]:
     return sequence.rank
 
 

@@ -88,9 +88,12 @@ class Sequence:
         return 0 if self.request.sampling.prompt_logprobs is not None else self.length - 1
 
     @property
-    def rank(self) -> tuple[int, int, int]:
+    def rank(self) -> tuple[int, int, int, int]:
         """Its claim to go on: the highest rank is retracted first."""
-        return (LANES.index(self.request.lane), -self.request.priority, self.number)
+        request = self.request
+        lane = LANES.index(request.lane)
+        # Within the lane only: no batch is as urgent as a person.
+        return (lane, -request.batch_priority, -request.priority, self.number)
 
 
 @dataclass(slots=True, eq=False)  # not frozen, as `core.Update`

@@ -26,6 +26,7 @@ def request(
     *,
     tenant: str = "",
     priority: int = 0,
+    batch_priority: int = 0,
     deadline: float | None = None,
     ignore_eos: bool = False,
 ) -> GenerateRequest:
@@ -37,6 +38,7 @@ def request(
         lane=lane,
         tenant=tenant,
         priority=priority,
+        batch_priority=batch_priority,
         deadline=deadline,
     )
 
@@ -120,6 +122,7 @@ requests = st.builds(
     lane=st.sampled_from(["interactive", "batch"]),
     tenant=st.sampled_from(["a", "b"]),
     priority=st.integers(0, 1),
+    batch_priority=st.integers(-1, 1),
     deadline=st.none() | st.floats(0, 10),
     ignore_eos=st.booleans(),
 )
@@ -298,6 +301,34 @@ def test_a_tenants_batch_requests_go_by_deadline() -> None:
         w.add(request([9, 9, 9], 1, "batch", deadline=deadline))
     w.run()
     assert [each.request.deadline for each in w.ended] == [1.0, 2.0, 3.0, None]
+
+
+def test_a_batchs_priority_comes_before_its_deadline() -> None:
+    w = world(limits=Limits(step_tokens=32, running=1, queued=100))
+    for priority, deadline in ((0, 1.0), (5, 9.0), (-5, 0.0), (5, 8.0)):
+        w.add(request([9, 9, 9], 1, "batch", batch_priority=priority, deadline=deadline))
+    w.run()
+    ended = [(each.request.batch_priority, each.request.deadline) for each in w.ended]
+    assert ended == [(5, 8.0), (5, 9.0), (0, 1.0), (-5, 0.0)]
+
+
+def test_a_batchs_priority_takes_nothing_from_other_tenants() -> None:
+    w = world(pages=256, limits=Limits(step_tokens=32, running=2, queued=100))
+    for index in range(20):
+        w.add(request([index] * 8, 8, "batch", tenant="urgent", batch_priority=100))
+    for index in range(4):
+        w.add(request([50 + index] * 8, 8, "batch", tenant="calm"))
+    w.run()
+    assert [each.request.tenant for each in w.ended[:8]].count("calm") == 4
+
+
+def test_no_batch_is_as_urgent_as_a_person() -> None:
+    w = world(limits=Limits(step_tokens=32, running=1, queued=9))
+    w.add(request([1] * 4, 30, "batch", batch_priority=100))
+    w.step()
+    person = w.add(request(b"now", 2, priority=-100))
+    w.step()
+    assert w.scheduler.running == [person]
 
 
 def test_a_batch_flood_does_not_fill_the_interactive_queue() -> None:
