@@ -165,7 +165,7 @@ class _Door:
             "etag": etag,
         }
         span = None
-        if request.headers.get("if-range", etag) == etag:
+        if request.method == "GET" and request.headers.get("if-range", etag) == etag:
             span = _span(request.headers.get("range"), file.bytes)
         start, end = span or (0, file.bytes)
         headers["content-length"] = str(end - start)

@@ -250,7 +250,8 @@ async def test_a_range_of_another_version_is_none(service: Service) -> None:
 async def test_head_tells_what_get_would(service: Service) -> None:
     file_id = await service.upload()
     path = f"/v1/files/{file_id}/content"
-    told, given = await service.http.head(path), await service.http.get(path)
+    part = {"range": "bytes=0-4"}  # is for GET alone
+    told, given = await service.http.head(path, headers=part), await service.http.get(path)
     assert (told.status_code, told.content) == (200, b"")
     assert told.headers == given.headers
     assert (await service.http.head("/v1/files/file-nothing/content")).status_code == 404

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -73,9 +72,8 @@ async def test_many_lines_that_end_engines_are_all_found_and_no_other(
 async def test_an_engine_that_goes_on_dying_of_nobody_fails_no_line(
     folder: Folder, fast: WorkerSettings
 ) -> None:
-    engine = MortalEngine()
-    async with dying(engine, random.Random(1), 0.08):
-        result = await ran(folder, engine, fast, 150)
+    engine = MortalEngine(dies_at=now_and_then(random.Random(1)))
+    result = await ran(folder, engine, fast, 150)
     assert result.errors == {}
     assert engine.deaths > 3
 
@@ -83,9 +81,8 @@ async def test_an_engine_that_goes_on_dying_of_nobody_fails_no_line(
 async def test_a_line_that_ends_engines_is_found_among_deaths_of_nobody(
     folder: Folder, fast: WorkerSettings
 ) -> None:
-    engine = MortalEngine("t077")
-    async with dying(engine, random.Random(2), 0.1):
-        result = await ran(folder, engine, fast, 100)
+    engine = MortalEngine("t077", dies_at=now_and_then(random.Random(2)))
+    result = await ran(folder, engine, fast, 100)
     assert result.errors == {"c77": 500}
 
 
@@ -183,20 +180,9 @@ async def test_a_line_that_ends_every_gateway_is_set_aside(
     assert (await ran(folder, FakeCompletions(script), fast, 20)).errors == {"c3": 500}
 
 
-@asynccontextmanager
-async def dying(engine: MortalEngine, chance: random.Random, every: float) -> AsyncIterator[None]:
-    """The engine dies again and again, at random moments."""
-
-    async def die() -> None:
-        while True:
-            await asyncio.sleep(every * chance.uniform(0.3, 1.7))
-            engine.die()
-
-    task = asyncio.create_task(die())
-    try:
-        yield
-    finally:
-        task.cancel()
+def now_and_then(chance: random.Random) -> set[int]:
+    """The requests during which an engine dies, all along a batch."""
+    return set(accumulate(chance.randint(5, 35) for _ in range(200)))
 
 
 # the rules

@@ -328,7 +328,7 @@ class Client:
             return await answer.json()
 
     async def _patiently(self, once: Callable[[], Awaitable[T]]) -> T:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
                 return await once()

@@ -6,8 +6,8 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -301,14 +301,21 @@ class MortalStore(Wrapped):
 
 
 class MortalEngine(FakeCompletions):
-    """An engine behind a gateway: it dies of some requests, and whenever `die` is called.
+    """An engine behind a gateway: it dies of some requests, and of nothing while it runs others.
 
     Dying, it drops what it has in flight (502), and is away for a while.
     """
 
-    def __init__(self, *poison: str, seconds: float = 0.01, away: float = 0.02) -> None:
+    def __init__(
+        self,
+        *poison: str,
+        dies_at: Container[int] = (),  # while it runs its n-th request, from 1
+        seconds: float = 0.01,
+        away: float = 0.02,
+    ) -> None:
         super().__init__(self._answer)
         self._poison = poison
+        self._dies_at = dies_at
         self._takes = seconds
         self._away = away
         self._up_at = 0.0
@@ -326,14 +333,15 @@ class MortalEngine(FakeCompletions):
         if time.monotonic() < self._up_at:
             raise Unreachable("the engine is away")
         life = self._life
-        try:
-            async with asyncio.timeout(self._takes):
-                if last_message(request) in self._poison:
-                    await asyncio.sleep(self._takes / 2)
-                    if life is self._life:
-                        self.die()
-                await life.wait()
-        except TimeoutError:
+        if last_message(request) in self._poison or self.asked.total() in self._dies_at:
+            await asyncio.sleep(self._takes / 2)
+            if life is self._life:
+                self.die()
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._takes):
+                    await life.wait()
+        if life is self._life:
             return None
         self.died_with[last_message(request)] += 1
         return error_answer(502, "The server went away.")

@@ -9,7 +9,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 
@@ -58,7 +58,7 @@ class Crew:
             self._running[name].send_signal(number)
 
     async def _keep_alive(self, name: str, command: Sequence[str]) -> None:
-        with (self._logs / f"{name}.log").open("ab") as log:
+        with (self._logs / f"{name}.log").open("ab", buffering=0) as log:
             while True:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", *command, stdout=log, stderr=log
@@ -73,12 +73,17 @@ class Crew:
                         await process.wait()
                 if status == 0:
                     return
+                log.write(f"ended with status {status}\n".encode())
                 await asyncio.sleep(0.1)
 
 
 def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Below those that outgoing connections take: they stay free while their owner is dead."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randrange(10_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            found.add(port)
+    return list(found)
