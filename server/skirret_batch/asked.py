@@ -41,9 +41,7 @@ def parse(data: bytes) -> BatchRequest:
         raise InvalidRequest(_NOT_JSON)
     for name in body:
         if name not in (*_REQUIRED, *_OPTIONAL):
-            raise InvalidRequest(
-                f"Unknown parameter: '{name[:64]}'.", param=name[:64], code="unknown_parameter"
-            )
+            raise _unknown(name[:_KEY])
     file_id, endpoint, window = (_text(body, name) for name in _REQUIRED)
     known = endpoint_of(endpoint)
     if known is None:
@@ -95,7 +93,14 @@ def _expiry(body: dict[str, Any]) -> int | None:
         return None
     if not isinstance(expiry, dict):
         raise _wrong_type("output_expires_after", "an object", expiry)
-    return check_expiry(expiry.get("anchor"), expiry.get("seconds"))
+    for name in expiry:
+        if name not in ("anchor", "seconds"):
+            raise _unknown(f"output_expires_after.{name[:_KEY]}")
+    return check_expiry("output_expires_after", expiry.get("anchor"), expiry.get("seconds"))
+
+
+def _unknown(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
 
 
 def _wrong_type(param: str, expected: str, value: object) -> InvalidRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -108,7 +109,8 @@ class _Incoming:
         anchor = self.fields.get("expires_after[anchor]")
         seconds = self.fields.get("expires_after[seconds]")
         if anchor is not None or seconds is not None:
-            check_expiry(anchor, int(seconds) if seconds and seconds.isdecimal() else None)
+            number = int(seconds) if seconds and re.fullmatch(r"[0-9]{1,18}", seconds) else None
+            check_expiry("expires_after", anchor, number)
 
     def _drop(self, event: form.Event) -> None:
         if isinstance(event, form.PartData) and self._refusal is not None:
@@ -176,22 +178,22 @@ class _Incoming:
             )
 
 
-def check_expiry(anchor: object, seconds: object) -> int:
-    """The seconds of an `expires_after`. Raises InvalidRequest."""
+def check_expiry(param: str, anchor: object, seconds: object) -> int:
+    """The seconds of an expiry, which `param` gave. Raises InvalidRequest."""
     if anchor != "created_at":
         raise InvalidRequest(
             "Invalid value for the anchor. Supported values are: 'created_at'.",
-            param="expires_after.anchor",
+            param=f"{param}.anchor",
             code="invalid_value",
         )
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         raise InvalidRequest(
-            "The seconds must be an integer.", param="expires_after.seconds", code="invalid_type"
+            "The seconds must be an integer.", param=f"{param}.seconds", code="invalid_type"
         )
     if not files.MIN_EXPIRY <= seconds <= files.MAX_EXPIRY:
         raise InvalidRequest(
             f"The seconds must be from {files.MIN_EXPIRY} to {files.MAX_EXPIRY}.",
-            param="expires_after.seconds",
+            param=f"{param}.seconds",
             code="invalid_value",
         )
     return seconds
