@@ -48,7 +48,7 @@ SUITES = {
                 + ["--numprocesses=2", "--dist=loadfile"]
             ],
         ),
-        Suite("contract", 300, [pytest("tests/contract", "tests/seeds")]),
+        Suite("contract", 300, [pytest("tests/contract", "tests/seeds", "-m", "not full")]),
         Suite("batch", 240, [pytest("tests/batch", "-m", "not full")]),
         Suite("e2e", 600, [pytest("e2e/tests", "-m", "not full")]),
         Suite(
@@ -58,6 +58,7 @@ SUITES = {
                 pytest("e2e/tests"),
                 pytest("tests/batch", "-m", "full", "-s"),
                 pytest("tests/gateway/test_proxy.py"),  # in full by SKIRRET_FULL
+                pytest("tests/contract", "-m", "full"),
             ],
         ),
     )

@@ -125,9 +125,11 @@ class Server:
 
     async def lines(self, path: str, bodies: Sequence[Any]) -> list[tuple[int, Any]]:
         """Statuses and bodies of the answers to a batch's lines."""
-        if self._batches is None:
-            self._batches = _Batches(self, self.storage)
-        return await self._batches.answers(path, bodies)
+        return await self._opened().answers(path, bodies)
+
+    async def upload(self, data: bytes) -> str:
+        """A batch's input file, by its id."""
+        return await self._opened().upload(data)
 
     async def every_way(self, **extra: Any) -> dict[str, Any]:
         """A chat's answer: the same plain, streamed, as one of two, and in a batch."""
@@ -184,6 +186,11 @@ class Server:
             while self.lifecycle.running or self.engine.running:
                 await asyncio.sleep(0)
 
+    def _opened(self) -> _Batches:
+        if self._batches is None:
+            self._batches = _Batches(self, self.storage)
+        return self._batches
+
     def _mounts(self) -> list[Mount]:
         return self._batches.mounts if self._batches else []
 
@@ -205,7 +212,7 @@ class _Batches:
             json.dumps({"custom_id": str(number), "method": "POST", "url": path, "body": body})
             for number, body in enumerate(bodies)
         ]
-        file = await self._upload("\n".join(lines).encode())
+        file = await self.upload("\n".join(lines).encode())
         wanted = {"input_file_id": file, "endpoint": path, "completion_window": "24h"}
         batch = (await self._ask("POST", "/v1/batches", json.dumps(wanted).encode())).json()["id"]
         await Worker(self._store, batch, self._completions, _AT_ONCE, slot="test").live()
@@ -235,7 +242,7 @@ class _Batches:
             found[said["custom_id"]] = response["status_code"], response["body"]
         return found
 
-    async def _upload(self, data: bytes) -> str:
+    async def upload(self, data: bytes) -> str:
         form = (
             b'--cut\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--cut\r\n'
             b'content-disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'

@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from skirret_server.api.app import Access
 from skirret_server.api.parameters import CHAT as CHAT_TABLE
@@ -567,31 +565,6 @@ async def test_the_right_key_opens_and_probes_need_none(saying: Any, chat: Any) 
     for path in ("/health", "/ready", "/status", "/metrics"):
         assert (await server.get(path)).status == 200
     assert (await server.get("/v1/models")).status == 401
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner,
-                                                               max_size=3),
-    max_leaves=6,
-)  # fmt: skip
-
-
-@settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(name=st.sampled_from(sorted(CHAT_TABLE)), value=JSON)
-async def test_any_value_of_any_parameter_is_answered_or_refused_by_name(
-    saying: Any, name: str, value: Any
-) -> None:
-    # No max_tokens beside it: it may not differ from max_completion_tokens.
-    response = await saying("ok").chat(**{"max_tokens": None, name: value})
-    assert response.status in (200, 400, 404)
-    if response.status == 400:
-        param = response.json()["error"]["param"]
-        assert param is None or param.startswith(name) or name in ("logprobs", "stream", "model")
 
 
 @pytest.mark.parametrize(("said", "status"), [("hi", 400), ("JSON, please", 200)])
