@@ -82,6 +82,8 @@ async def test_requests_over_the_limit_are_refused_and_told_when_to_come_back(
     assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
     assert 55 < int(refused.headers["retry-after"]) <= 60
     assert "x-ratelimit-limit-requests" not in (await ask(gateway, "bob")).headers
+    page = (await gateway.ask("GET", "/metrics")).body.decode()
+    assert 'skirret_gateway_requests_total{model="m",status="429"} 1.0' in page
 
 
 async def test_tokens_are_counted_as_the_server_tells(
