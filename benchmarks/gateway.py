@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="an environment with the peers")
     parser.add_argument("--write", action="store_true", help="into results/")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started
     os.sched_setaffinity(0, {LOAD_CORE})
     upstream = free_port()
     with started([sys.executable, str(HERE / "fixed_upstream.py"), str(upstream)], upstream, None):

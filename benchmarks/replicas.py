@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -44,16 +45,17 @@ WORDS = [
     "fern",
     "vine",
 ]
-GROUPS, PREFIX_WORDS, CACHE_TOKENS = 8, 900, 5120
+GROUPS, PREFIX_WORDS, CACHE_TOKENS = 8, 400, 2560
 CLIENTS, ANSWER = 6, 8
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--requests", type=int, default=48)
+    parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--strategies", default="RoundRobin,PrefixHash,PrefixTree")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started
     strategies = given.strategies.split(",")
     figures: dict[str, list[tuple[float, float]]] = {name: [] for name in strategies}
     with contextlib.ExitStack() as stack:
@@ -96,7 +98,8 @@ def gateway(strategy: str, servers: Sequence[int]) -> Iterator[int]:
 @contextlib.contextmanager
 def process(command: Sequence[str]) -> Iterator[None]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    started = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    started = subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet)
     try:
         yield
     finally:
