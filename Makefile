@@ -95,7 +95,7 @@ bench: environment model ## Measure the server
 
 .PHONY: bench-gateway
 bench-gateway: environment ## Measure what the gateway adds, and peers with PEERS=FOLDER (benchmarks/peers/setup_gateways.sh)
-	@$(PY) benchmarks/gateway.py $(if $(PEERS),--peers $(PEERS))
+	@$(PY) benchmarks/gateway.py --write $(if $(PEERS),--peers $(PEERS))
 
 .PHONY: bench-fleet
 bench-fleet: environment ## Simulate fleets to compare the gateway's strategies; writes benchmarks/results

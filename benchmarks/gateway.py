@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -30,9 +31,20 @@ from typing import Any
 
 import httptools
 import uvloop
+from bench import machine
 from fixed_upstream import DONE, EVENT
+from plot import bars
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+INTRODUCTION = [
+    "# What the gateway adds",
+    "",
+    "By `make bench-gateway`: one gateway process on one core, a server that answers at once and",
+    "the load on the other; without keys, with the access log. `direct` is the server",
+    "without a gateway. ![Requests a second](gateway.svg)",
+    "",
+]
 PATH = "/v1/chat/completions"
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello " * 50}]}).encode()
 GATEWAY_CORE, LOAD_CORE = 0, 1
@@ -46,16 +58,23 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=10, help="tokens a second in each stream")
     parser.add_argument("--peers", type=Path, help="an environment with the peers")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--write", action="store_true", help="into results/")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started
     os.sched_setaffinity(0, {LOAD_CORE})
     upstream = free_port()
     with started([sys.executable, str(HERE / "fixed_upstream.py"), str(upstream)], upstream, None):
         gateways = [direct(upstream), ours(upstream), *peers(upstream, given.peers)]
         figures = {gateway.name: measure(gateway, given) for gateway in gateways}
-    print(table(figures))
-    if given.json:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+    text = table(figures)
+    print(text)
+    if given.write:
+        (RESULTS / "gateway.md").write_text(
+            "\n".join([*INTRODUCTION, f"On {machine()}.", "", text, ""])
+        )
+        rates = {name: each["requests_s"] for name, each in figures.items() if name != "direct"}
+        plot = bars("Requests a second at 32 connections, one core", {"requests/s": rates})
+        (RESULTS / "gateway.svg").write_text(plot)
 
 
 @dataclass(frozen=True)

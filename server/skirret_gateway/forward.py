@@ -16,7 +16,7 @@ from skirret_gateway.fleet import Fleet, Lease, Wish
 from skirret_gateway.headers import is_event_stream, is_json, lines, passing
 from skirret_gateway.health import Outcome
 from skirret_gateway.meter import Bill, Meter
-from skirret_gateway.metrics import Metrics
+from skirret_gateway.metrics import Metrics, Record
 from skirret_gateway.prompt import Prompt
 from skirret_gateway.relay import Relay
 from skirret_gateway.reply import Reply
@@ -91,20 +91,24 @@ class Forward:
         route = self._fleet.split(self._fleet.find(caller, name), name, prompt.session)
         lane = internal.BATCH if caller.is_worker or asked.flex else internal.INTERACTIVE
         headers = self._headers(request, len(body), caller, route, name, lane, prompt)
-        with self._meter.open(caller, route.id, len(body), asked.stream, request.notes) as bill:
+        request.notes.update(key=f"{caller.namespace}/{caller.name}", lane=lane)
+        with (
+            self._metrics.request(route.id) as record,
+            self._meter.open(caller, route.id, len(body), asked.stream, request.notes) as bill,
+        ):
             call = Call(route, request, reply, asked.stream, caller.is_worker, headers, body, bill)
-            request.notes.update(key=f"{caller.namespace}/{caller.name}", lane=lane)
-            await self._forward(call, prompt)
+            record.status = await self._forward(call, prompt, record)
 
     async def native(self, request: Request, reply: Reply, caller: Caller, name: str) -> None:
         """A request whose URL names its model; workers ask so."""
         body = await request.body.read(self._settings.body_bytes)
         route = self._fleet.find(caller, name)
         headers = self._headers(request, len(body), caller, route, name, internal.BATCH, Prompt())
-        bill = Bill(
-            self._meter, caller, route.id, 0, False, request.notes
-        )  # never settled: no tokens are used
-        await self._forward(Call(route, request, reply, False, True, headers, body, bill), Prompt())
+        # Its bill is never settled: no tokens are used.
+        bill = Bill(self._meter, caller, route.id, 0, False, request.notes)
+        call = Call(route, request, reply, False, True, headers, body, bill)
+        with self._metrics.request(route.id) as record:
+            record.status = await self._forward(call, Prompt(), record)
 
     def _headers(
         self,
@@ -133,19 +137,19 @@ class Forward:
                     headers.append((own, value))
         return lines(headers) + b"\r\n"
 
-    async def _forward(self, call: Call, prompt: Prompt) -> None:
+    async def _forward(self, call: Call, prompt: Prompt, record: Record) -> int:
+        """The status it was answered with."""
         wish = self._fleet.wish(call.route.id, prompt, len(call.body))
         notes = call.request.notes
         notes.update(model=str(call.route.id), stream=call.is_stream)
-        with self._metrics.request(call.route.id) as record:
-            lease, relay, answer = await self._answer(call, wish)
-            notes.update(server=str(lease.replica), first_byte=round(record.first_byte(), 4))
-            try:
-                lease.done(await self._pass_on(call, lease, relay, answer))
-            finally:
-                relay.cancel()
-                lease.done(Outcome.UNKNOWN)
-            record.status = answer.status
+        lease, relay, answer = await self._answer(call, wish)
+        notes.update(server=str(lease.replica), first_byte=round(record.first_byte(), 4))
+        try:
+            lease.done(await self._pass_on(call, lease, relay, answer))
+        finally:
+            relay.cancel()
+            lease.done(Outcome.UNKNOWN)
+        return answer.status
 
     async def _answer(self, call: Call, wish: Wish) -> tuple[Lease, Relay, Head]:
         """The answer of a server that took the request, before the client has had any part of it.

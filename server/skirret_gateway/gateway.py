@@ -180,7 +180,7 @@ class Gateway:
         self._pool.close()
         await self._follower.close()
         if self._ledger:
-            await self._ledger.write()
+            await self._ledger.close()
         if self._stores:
             await self._stores.close()
         if self._access:

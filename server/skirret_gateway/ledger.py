@@ -20,6 +20,7 @@ from skirret_gateway.usage import ByKey, Usage
 log = logging.getLogger(__name__)
 
 WRITE_SECONDS, READ_SECONDS = 10.0, 30.0
+_LAST_SECONDS = 5.0
 
 
 def day_of(seconds: float) -> str:
@@ -80,6 +81,14 @@ class Ledger:
             except (StoreError, ApiError) as error:
                 self._usage.changed.add(namespace)
                 log.warning("usage of %s is written later: %s", namespace, error)
+
+    async def close(self) -> None:
+        """Writes once more, unless the store is too slow for an end."""
+        try:
+            async with asyncio.timeout(_LAST_SECONDS):
+                await self.write()
+        except TimeoutError:
+            log.error("the usage of the last %g s is lost: the store is too slow", WRITE_SECONDS)
 
     async def read(self) -> None:
         """What the other gateways counted, and this one before it was started anew."""

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from skirret_api.errors import Overloaded, Unauthorized
 from skirret_api.internal import GATEWAY_SERVICE
-from skirret_gateway.caller import FREE_GUESSES, Guesses
+from skirret_gateway.caller import FREE_GUESSES, MOST_WAITING, Guesses, Tenants
 from skirret_gateway.gateway import Settings
+from skirret_gateway.request import Body, Budget, Request
 from skirret_gateway.testing import scripted
 from skirret_gateway.testing.client import Answer
 from skirret_gateway.testing.kubernetes import (
@@ -82,6 +84,8 @@ async def test_requests_over_the_limit_are_refused_and_told_when_to_come_back(
     assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
     assert 55 < int(refused.headers["retry-after"]) <= 60
     assert "x-ratelimit-limit-requests" not in (await ask(gateway, "bob")).headers
+    page = (await gateway.ask("GET", "/metrics")).body.decode()
+    assert 'skirret_gateway_requests_total{model="m",status="429"} 1.0' in page
 
 
 async def test_tokens_are_counted_as_the_server_tells(
@@ -268,24 +272,30 @@ async def test_a_few_wrong_keys_are_answered_at_once_and_more_slowly() -> None:
     assert slept == [1.0]
 
 
-async def test_guessing_delays_nobody_with_a_key(
-    start: Start, server: ScriptedServer, keys: Keys, settings: Settings
-) -> None:
+async def test_guessing_delays_nobody_with_a_key_and_those_who_wait_are_bounded(keys: Keys) -> None:
+    async def forever(seconds: float) -> None:
+        await asyncio.Event().wait()
+
     keys.add("ann")
-    gateway = await start({"m": [server.url]}, settings)
+    tenants = Tenants(None, "team", keys.folder, sleep=forever)
+    tenants.read()
+    guesses = [
+        asyncio.ensure_future(tenants.caller(asking(f"sk-guess-{number}"))) for number in range(300)
+    ]
+    await asyncio.wait(guesses, timeout=0.05)
+    assert (await tenants.caller(asking(secret("ann")))).name == "ann"
+    answered = [guess.exception() for guess in guesses if guess.done()]
+    assert sum(isinstance(error, Unauthorized) for error in answered) == FREE_GUESSES
+    assert sum(isinstance(error, Overloaded) for error in answered) == (
+        300 - FREE_GUESSES - MOST_WAITING
+    )
+    for guess in guesses:
+        guess.cancel()
 
-    async def guess(number: int) -> int:
-        bearer = f"Bearer sk-guess-{number}"
-        return (await gateway.ask("POST", CHAT, chat(), authorization=bearer)).status
 
-    loop = asyncio.get_running_loop()
-    guesses = [asyncio.ensure_future(guess(n)) for n in range(300)]
-    await asyncio.sleep(0.3)
-    began = loop.time()
-    assert (await ask(gateway, "ann")).status == 200
-    assert loop.time() - began < 0.5
-    answers = await asyncio.gather(*guesses)
-    assert set(answers) == {401, 429}
+def asking(key: str) -> Request:
+    body = Body(Budget(0), lambda pause: None)
+    return Request("GET", b"/v1/models", [(b"authorization", f"Bearer {key}".encode())], body)
 
 
 async def test_each_request_is_one_line_without_its_content(
