@@ -284,8 +284,10 @@ class Worker:
 
     async def _report(self, record: Record, board: Board, total: int) -> None:
         """Keeps the record's counts up to what is committed."""
+        await board.look()
+        reported = board.tally()
         rate = Rate(self._steady)
-        reported = Tally()
+        rate.progress(reported.completed + reported.failed, total, reported.usage.completion)
         looked_at = self._steady()
         while True:
             if record.parallelism > 1 and self._steady() - looked_at >= self._settings.flush_after:
