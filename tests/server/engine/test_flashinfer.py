@@ -39,26 +39,9 @@ ROOT = Path(__file__).parents[3]
 PLAIN = Description(8, 8, 8, 1, 6, 2, 16, 99, 1e-6, (None,), tied=True)
 NAN = float("nan")
 
+pytestmark = pytest.mark.usefixtures("workspace")
+
 row = st.tuples(st.integers(0, 40), st.integers(1, 9) | st.just(1))
-
-
-@pytest.fixture(scope="module")
-def workspace() -> torch.Tensor:
-    return torch.zeros(128 << 20, dtype=torch.uint8)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_workspace(workspace: torch.Tensor) -> Any:
-    """All of a module's attentions share it: zeros of this size take as long as a test."""
-    with pytest.MonkeyPatch.context() as patch:
-        zeros = torch.zeros
-        patch.setattr(
-            "skirret_server.attention.flashinfer.torch.zeros",
-            lambda *shape, **more: (
-                workspace if more.get("dtype") == torch.uint8 else zeros(*shape, **more)
-            ),
-        )
-        yield
 
 
 def both(

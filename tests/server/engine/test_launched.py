@@ -30,6 +30,8 @@ from skirret_server.testing.gpu import FakeGpu
 
 ENDS = frozenset({3})
 
+pytestmark = pytest.mark.usefixtures("workspace")
+
 
 def sequence(sampling: Sampling, generated: Listing[int] = (), seed: int = 0) -> Sequence:
     made = Sequence(GenerateRequest("", [1, 2], sampling), 0, 0.0, seed)

@@ -29,6 +29,8 @@ from skirret_server.scheduler.sequence import Row, Sequence
 from skirret_server.testing.flashinfer import fake_library
 from skirret_server.testing.gpu import FakeGpu
 
+pytestmark = pytest.mark.usefixtures("workspace")
+
 PROMPT = [5, 17, 3, 99, 42, 7, 7, 61, 12, 80, 33, 2, 54, 90, 21, 8, 66, 19, 71]
 SMALL = {
     "vocab_size": 128,
