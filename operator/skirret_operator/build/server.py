@@ -48,12 +48,16 @@ def pod_template(
     source, volumes, mounts = _weights(spec.model)
     volumes = [TMP_VOLUME, tenant_volume("token"), _cache_volume(spec.cache), *volumes]
     mounts = [TMP_MOUNT, TENANT_MOUNT, {"name": "skirret-cache", "mountPath": CACHE_DIR}, *mounts]
+    settings = _settings(spec, profile)
+    if settings.tensor_parallel_size > 1:
+        volumes.append(_SHARED_MEMORY)
+        mounts.append({"name": "skirret-shm", "mountPath": "/dev/shm"})
     container: Object = {
         "name": CONTAINER,
         "image": profile.image or config.images.server,
         "imagePullPolicy": config.images.pull_policy,
         "command": ["python3", "-m", "skirret_server", "serve", source],
-        "args": _arguments(spec, profile, config),
+        "args": _arguments(settings, config),
         "env": by_name(_ENV, *(plain(overlay.env) for overlay in overlays)),
         "envFrom": _credentials(spec.model),
         "ports": [{"name": "http", "containerPort": internal.SERVER_PORT, "protocol": "TCP"}],
@@ -164,8 +168,14 @@ _ENV: list[Object] = [
     {"name": "HOME", "value": "/tmp"},
     {"name": "XDG_CACHE_HOME", "value": CACHE_DIR},
     {"name": "HF_HOME", "value": f"{CACHE_DIR}/huggingface"},
+    {"name": "FLASHINFER_WORKSPACE_BASE", "value": CACHE_DIR},
     {"name": "PYTHONUNBUFFERED", "value": "1"},
 ]
+
+
+_GPU = "nvidia.com/gpu"
+# Through it the processes of several GPUs talk; a container's own has 64 MiB, which is too little.
+_SHARED_MEMORY: Object = {"name": "skirret-shm", "emptyDir": {"medium": "Memory"}}
 
 
 def _weights(model: ModelSource) -> tuple[str, list[Object], list[Object]]:
@@ -185,17 +195,24 @@ def _weights(model: ModelSource) -> tuple[str, list[Object], list[Object]]:
     return (f"{model.source}@{model.revision}" if model.revision else model.source), [], []
 
 
-def _arguments(spec: InferenceModelSpec, profile: Profile, config: OperatorConfig) -> list[str]:
-    said = profile.server.model_dump(exclude_unset=True)
+def _settings(spec: InferenceModelSpec, profile: Profile) -> ServerSettings:
+    """What the profile says, the model's own over it; on several GPUs it is split over all."""
+    limits = (spec.resources or profile.resources).limits
+    said = {"tensor_parallel_size": max(1, int(limits.get(_GPU, 1)))}
+    said |= profile.server.model_dump(exclude_unset=True)
     if spec.server:
         said |= spec.server.model_dump(exclude_unset=True)
+    return ServerSettings.model_validate(said)
+
+
+def _arguments(settings: ServerSettings, config: OperatorConfig) -> list[str]:
     return [
         "--host=0.0.0.0",
         f"--port={internal.SERVER_PORT}",
         "--files=off",
         f"--internal-token-file={internal.TENANT_DIR}/token",
         f"--drain-timeout={config.timings.drain_seconds}",
-        *to_flags(ServerSettings.model_validate(said)),
+        *to_flags(settings),
     ]
 
 

@@ -82,6 +82,14 @@ class Cpu:
         raise NotImplementedError("the CPU records no graphs")
 
 
+_DTYPES = {
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
 class Cuda:
     """One GPU. Everything goes over the current stream, so device work needs no fences."""
 
@@ -98,7 +106,9 @@ class Cuda:
     def staged(self, array: npt.NDArray[Any]) -> Tensor:
         # New memory each time: torch's allocator of pinned memory gives none of it out again
         # before the copies from it are done.
-        return torch.from_numpy(array).pin_memory()
+        memory = torch.empty(array.shape, dtype=_DTYPES[array.dtype.name], pin_memory=True)
+        memory.numpy()[...] = array
+        return memory
 
     def fetch(self, tensor: Tensor) -> Fetched:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

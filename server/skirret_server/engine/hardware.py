@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 # Of a GPU, beside weights and cache: CUDA itself, FlashInfer's workspaces, graphs, activations.
 _GPU_PROCESS = 2 << 30
+_GPU_LOGIT = 24  # bytes: float32, and as many again scaled, masked, as probabilities, sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _gpu_memory() -> Memory:
     import torch
 
     free, total = torch.cuda.mem_get_info(0)
-    return Memory(total, free, share=0.85, process=_GPU_PROCESS)
+    return Memory(total, free, share=0.85, process=_GPU_PROCESS, logit=_GPU_LOGIT)
 
 
 def _gpu_dtype() -> DType:

@@ -15,6 +15,7 @@ class Memory:
     available: int  # of those, bytes that nobody uses now
     share: float = 0.5  # of the total, for weights and cache where nothing else was asked for
     process: int = 400 << 20  # bytes for Python, torch and the step's activations
+    logit: int = 0  # and for each of a step's logits, with what sampling makes of it
 
 
 def cores(root: Path = Path("/")) -> int:

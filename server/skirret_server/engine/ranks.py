@@ -91,7 +91,7 @@ class Ranks:
 
     def join(self, hardware: Hardware, plan: Plan, device: Device, progress: Progress) -> None:
         """Builds this process's part, together with the others. Raises LoadError."""
-        group = _meet(hardware, self._store, 0, self._size)
+        group = _meet(hardware, device, self._store, 0, self._size)
         self._forward = build(plan, hardware, device, progress, Shard(0, self._size), group)
         distributed.barrier()
 
@@ -195,7 +195,7 @@ def _compute(rank: int, port: int, plan: Plan, make: MakeHardware, connection: C
         torch.set_num_threads(max(1, torch.get_num_threads() // size))
     device = hardware.device(rank)
     store = TCPStore("127.0.0.1", port, size, is_master=False)
-    group = _meet(hardware, store, rank, size)
+    group = _meet(hardware, device, store, rank, size)
     forward = build(plan, hardware, device, Progress(), Shard(rank, size), group)
     distributed.barrier()
     while (message := connection.recv()) is not None:
@@ -209,8 +209,15 @@ def _compute(rank: int, port: int, plan: Plan, make: MakeHardware, connection: C
                 pass
 
 
-def _meet(hardware: Hardware, store: Any, rank: int, size: int) -> Distributed:
-    distributed.init_process_group(hardware.collectives, store=store, rank=rank, world_size=size)
+def _meet(hardware: Hardware, device: Device, store: Any, rank: int, size: int) -> Distributed:
+    is_gpu = device.place.type == "cuda"
+    distributed.init_process_group(
+        hardware.collectives,
+        store=store,
+        rank=rank,
+        world_size=size,
+        device_id=device.place if is_gpu else None,
+    )
     return Distributed(size)
 
 

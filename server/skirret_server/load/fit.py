@@ -28,6 +28,8 @@ def fit(description: Description, settings: ServerSettings, dtype: DType, memory
     weights = description.parameters * BYTES[dtype] // size
     token = local(description, size).kv_numbers * BYTES[dtype]
     share = settings.mem_fraction_static or memory.share
+    logits = settings.max_running_requests * description.vocabulary
+    process = memory.process + logits * memory.logit
     context = settings.context_length or description.context
     wanted = settings.max_total_tokens or min(
         settings.max_running_requests * context,
@@ -36,11 +38,11 @@ def fit(description: Description, settings: ServerSettings, dtype: DType, memory
     # What was asked for must fit; what was not is cut to what does.
     asked = settings.context_length or settings.max_total_tokens
     least = asked or min(context, _LEAST_CONTEXT)
-    possible = (memory.available - weights - memory.process) // token
+    possible = (memory.available - weights - process) // token
     if possible < least:
         raise DoesNotFit(
             f"weights of {_gib(weights)} and a KV cache of {_gib(least * token)} for {least} "
-            f"tokens need {_gib(weights + least * token + memory.process)}; "
+            f"tokens need {_gib(weights + least * token + process)}; "
             f"{_gib(memory.available)} are free. Give more memory, a smaller model or a shorter "
             "context"
         )

@@ -94,7 +94,7 @@ class _Wrapper:
         self._is_graph = is_graph
         self._staged = 0  # number of the copy of what the last plan staged
         self._frozen: tuple[Any, ...] | None = None
-        self._qo: Tensor | None = None  # None: not planned
+        self._qo: list[int] | None = None  # None: not planned
 
     def _plan(
         self,
@@ -136,7 +136,7 @@ class _Wrapper:
         if self._is_graph:
             assert self._frozen in (None, frozen), "a graph's shape changed [7]"
         self._frozen = frozen
-        self._qo = qo_indptr.clone()
+        self._qo = qo_indptr.tolist()
         self._tables = self._stored(indptr, indices, last_page_len)
         self._staged = self.gpu.launch_copy()
 
@@ -152,7 +152,7 @@ class _Wrapper:
         assert self._frozen is not None
         (query_heads, kv_heads, head_dim), page_size, *_, dtypes = self._frozen
         k, v = kv
-        assert q.shape == (int(self._qo[-1]), query_heads, head_dim), "not what was planned [4]"
+        assert q.shape == (self._qo[-1], query_heads, head_dim), "not what was planned [4]"
         assert q.is_contiguous(), "queries are not contiguous [4]"
         assert (q.dtype, k.dtype) == tuple(dtypes), "types are not those of the plan [1]"
         assert (k.shape, k.stride()) == (v.shape, v.stride()), "keys and values differ [5]"
@@ -177,7 +177,7 @@ class _Wrapper:
         indptr, indices, last = (each.tolist() for each in self._tables)
         assert max(indices[: indptr[-1]]) < len(k), "a page outside of the pool"
         out, lse = torch.empty_like(q), torch.empty(q.shape[:2])
-        qo = self._qo.tolist()
+        qo = self._qo
         for row in range(len(last)):
             pages = indices[indptr[row] : indptr[row + 1]]
             seen = (len(pages) - 1) * page_size + last[row]

@@ -24,6 +24,7 @@ _STAGED, _PUT = "staged on the host", "put on the device"
 # Each waits for the device, or makes a size from what is computed there.
 _WAITS = (
     "_local_scalar_dense",
+    "item",
     "is_nonzero",
     "equal",
     "nonzero",
@@ -171,7 +172,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         more = kwargs or {}
         name = function.__name__.split(".")[0]
+        is_masked = name == "index" and any(x.dtype == torch.bool for x in _tensors(args[1]))
         assert name not in _WAITS, f"aten::{name} can't be captured"
+        assert not is_masked, "aten::index by a mask can't be captured"
         result = _done(function, args, more)
         taken = {
             each.untyped_storage().data_ptr()
@@ -190,7 +193,7 @@ def _done(function: Any, args: Any, kwargs: Any) -> Any:
     result = function(*args, **kwargs)
     for each in tree_leaves(result):
         if isinstance(each, torch.ScriptObject):
-            each.wait()
+            each.wait()  # type: ignore[attr-defined]
     return result
 
 

@@ -208,3 +208,15 @@ def test_a_context_that_was_not_asked_for_is_cut_to_what_fits(tiny: Path) -> Non
 def test_a_model_larger_than_the_memory_does_not_fit(tiny: Path) -> None:
     with pytest.raises(DoesNotFit, match="Give more memory"):
         sized(tiny, 100 << 20)
+
+
+def test_on_several_devices_each_needs_room_for_its_part(tiny: Path) -> None:
+    memory = Memory(GIB, GIB, logit=24)
+    description = model.describe(files.config(tiny))
+    asked = [ServerSettings(tensor_parallel_size=size, max_total_tokens=2048) for size in (1, 2)]
+    one, two = (fit(description, each, "float32", memory) for each in asked)
+    assert one == two
+    little = Memory(GIB, (400 << 20) + 1_200_000)
+    with pytest.raises(DoesNotFit):
+        fit(description, asked[0], "float32", little)
+    assert fit(description, asked[1], "float32", little) == two

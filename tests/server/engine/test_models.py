@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from skirret_server import model
+from skirret_server.attention.flashinfer import FlashInfer
+from skirret_server.attention.interface import Attention
 from skirret_server.attention.reference import Reference
 from skirret_server.cache.prefix import PrefixCache
 from skirret_server.core import GenerateRequest, Sampling
@@ -20,8 +23,13 @@ from skirret_server.load.checkpoint import read_into
 from skirret_server.load.errors import UnsupportedModel
 from skirret_server.load.progress import Progress
 from skirret_server.model.decoder import Decoder
+from skirret_server.model.description import Description
 from skirret_server.model.weights import Weights
 from skirret_server.scheduler.sequence import Row, Sequence
+from skirret_server.testing.flashinfer import fake_library
+from skirret_server.testing.gpu import FakeGpu
+
+pytestmark = pytest.mark.usefixtures("workspace")
 
 PROMPT = [5, 17, 3, 99, 42, 7, 7, 61, 12, 80, 33, 2, 54, 90, 21, 8, 66, 19, 71]
 SMALL = {
@@ -118,8 +126,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def by_flashinfer(pool: KvPool, description: Description) -> FlashInfer:
+    gpu = FakeGpu()
+    return FlashInfer(pool, description, gpu, fake_library(gpu))
+
+
 def logits_of(
-    folder: Path, cuts: list[int], page_size: int = 4, dtype: torch.dtype = torch.float32
+    folder: Path,
+    cuts: list[int],
+    page_size: int = 4,
+    dtype: torch.dtype = torch.float32,
+    attention: Callable[[KvPool, Description], Attention] = Reference,
 ) -> torch.Tensor:
     """Of PROMPT, computed in steps that end at `cuts`."""
     description = model.describe(files.config(folder))
@@ -131,12 +148,12 @@ def logits_of(
     sequence = Sequence(GenerateRequest("", PROMPT, Sampling(1)), 0, 0.0, 0)
     sequence.holding = cache.hold(array("i"), 0, "")
     cache.grow(sequence.holding, len(PROMPT))
-    attention, parts = Reference(pool, description), []
+    attends, parts = attention(pool, description), []
     for start, end in zip([0, *cuts], [*cuts, len(PROMPT)], strict=True):
         layout, ids, positions = arrays((Row(sequence, start, end - start, False),), page_size)
         with torch.inference_mode():
             hidden = decoder.hidden(
-                torch.from_numpy(ids), torch.from_numpy(positions), attention.plan(layout)
+                torch.from_numpy(ids), torch.from_numpy(positions), attends.plan(layout)
             )
             parts.append(decoder.logits(hidden))
     return torch.cat(parts)
@@ -158,8 +175,10 @@ def test_logits_are_those_of_hugging_face(name: str, tmp_path: Path) -> None:
                 parameter.normal_(1.0, 0.3)  # they start as ones and zeros, which hide mistakes
         expected = theirs(torch.tensor([PROMPT])).logits[0]
     theirs.save_pretrained(tmp_path)
-    for cuts in ([], [7, 8, 9, 16]):
-        assert (logits_of(tmp_path, cuts) - expected).abs().max() < 1e-4
+    assert (logits_of(tmp_path, []) - expected).abs().max() < 1e-4
+    for attention in (Reference, by_flashinfer):
+        found = logits_of(tmp_path, [7, 8, 9, 16], attention=attention)
+        assert (found - expected).abs().max() < 1e-4
 
 
 @pytest.mark.model
