@@ -17,6 +17,18 @@ LOAD = "x-skirret-load"  # running,waiting,kv (kv: share of the cache in use, 0.
 USAGE = "x-skirret-usage"  # prompt,cached,completion (tokens)
 DRAINING = "x-skirret-draining"  # "1": refused before any byte; safe to try elsewhere
 
+# Routing by what servers have cached. The gateway hashes a prompt's raw bytes in chained blocks and
+# sends the hashes (16 hexadecimal digits each, joined by commas) in BLOCKS. The server ties each to
+# a depth in its cache and tells by GET CACHE_EVENTS which it has come to have and which it lost:
+#   ?epoch=…&after=N&wait=SECONDS  →  {"epoch", "sequence", "full", "stored": […], "removed": […]}
+# `epoch` is the server's own word for this life of its process. With another one, or an `after`
+# that it has forgotten, or none, the answer is all it has (`full`), at once. Else it waits up to
+# `wait` seconds for news and tells all since `after`; no block is in both lists. Asked with the
+# token alone.
+CACHE_EVENTS = "/internal/cache-events"
+BLOCK_BYTES = 512
+MAX_BLOCKS = 64
+
 INTERACTIVE = "interactive"
 BATCH = "batch"
 

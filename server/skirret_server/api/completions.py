@@ -314,6 +314,8 @@ def _generation(
         priority=common.priority,
         deadline=caller.deadline,
         tenant=caller.owner,
+        blocks=caller.blocks,
+        body_bytes=len(request.body),
     )
     return Generation(served.engine, served.tokenizer, work)
 

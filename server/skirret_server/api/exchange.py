@@ -31,6 +31,7 @@ class Caller:
     served_name: str | None = None
     owner: str = ""
     deadline: float | None = None
+    blocks: tuple[str, ...] = ()  # hashes of the prompt's raw bytes, 512 at a time, each chained
 
 
 @dataclass(slots=True)

@@ -13,12 +13,12 @@ from typing import Generic, Protocol, TypeVar
 
 from skirret_server.cache.check import check
 from skirret_server.core import (
+    CacheNews,
     EngineError,
     Finish,
     FinishReason,
     GenerateRequest,
     Grammar,
-    Lane,
     Logprob,
     ModelInfo,
     Stats,
@@ -139,6 +139,10 @@ class Stepper(Generic[Reader]):
     def flush(self) -> None:
         """Forgets every cached prefix that no running sequence uses."""
         self._scheduler.cache.flush()
+
+    def cache_news(self, after: int) -> CacheNews:
+        """May be asked on any thread."""
+        return self._scheduler.cache.journal.since(after)
 
     def check(self) -> None:
         """Raises Broken when pages leak or are shared by mistake."""

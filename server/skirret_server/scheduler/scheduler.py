@@ -329,6 +329,8 @@ class Scheduler:
             sequence.tokens[: sequence.computed],
             sequence.request.priority + is_prompt,
         )
+        if is_prompt and sequence.request.blocks:
+            self.cache.mark(sequence.holding, sequence.request.blocks)
 
     def _wait(self, sequence: Sequence) -> None:
         self._lane(sequence).add(sequence)
