@@ -47,6 +47,11 @@ class ServerSettings(BaseModel):
     schedule_policy: Literal["lpm", "fcfs"] = Field(
         default="lpm", description="Longest prefix match first, or first come first served"
     )
+    radix_eviction_policy: Literal["lru", "slru", "priority"] = Field(
+        default="lru",
+        description="Which cached prefix goes first: the one used longest ago; that, but those hit "
+        "twice last; or those of low priority",
+    )
     disable_radix_cache: bool = Field(default=False, description="Reuse no prefix")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto", description="Of weights and cache; auto takes what this machine is fast at"

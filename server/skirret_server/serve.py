@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import secrets
@@ -30,6 +31,7 @@ from skirret_server.api.probes import prove
 from skirret_server.api.served import Served
 from skirret_server.core import Engine, ModelInfo
 from skirret_server.embedded import ELSEWHERE, FilesAndBatches
+from skirret_server.load.bar import show
 from skirret_server.load.errors import LoadError
 from skirret_server.load.progress import Progress
 from skirret_server.logs import log_to_stderr
@@ -117,7 +119,10 @@ async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
     async with listening(app, _socket(settings.host, settings.port)):
         loading = asyncio.ensure_future(_in_thread(lambda: _load(settings, load, progress)))
         stopping = asyncio.ensure_future(stop.wait())
+        shown = asyncio.create_task(show(progress.status, sys.stderr))
         await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        shown.cancel()
+        await asyncio.wait({shown})
         if not loading.done():
             return
         served = loading.result()
@@ -159,6 +164,9 @@ async def _open(lifecycle: Lifecycle, served: Served, started: float) -> None:
     warming = asyncio.create_task(served.grammars.warm())
     await prove(lifecycle)
     await warming
+    # What is here now stays: looking through it would stop every stream for tens of milliseconds.
+    gc.collect()
+    gc.freeze()
     seconds = round(time.monotonic() - started, 2)
     log.info("ready", extra={"models": served.names, "seconds": seconds})
 

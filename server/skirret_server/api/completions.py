@@ -334,6 +334,8 @@ def _generation(
         batch_priority=caller.priority,
         deadline=caller.deadline,
         tenant=caller.owner,
+        blocks=caller.blocks,
+        body_bytes=len(request.body),
     )
     return Generation(served.engine, served.tokenizer, work)
 

@@ -33,6 +33,7 @@ class Caller:
     owner: str = ""
     priority: int = 0  # of the batch
     deadline: float | None = None
+    blocks: tuple[str, ...] = ()  # hashes of the prompt's raw bytes, 512 at a time, each chained
 
 
 @dataclass(slots=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from functools import partial
 
 from skirret_server.cache.eviction import Eviction, lru
+from skirret_server.cache.journal import Journal
 from skirret_server.cache.pages import PageId, PagePool
 from skirret_server.cache.radix import Node, RadixTree
 from skirret_server.cache.tokens import Tokens
@@ -37,7 +40,8 @@ class PrefixCache:
         self, pages: int, page_size: int, *, eviction: Eviction = lru, reuse: bool = True
     ) -> None:
         self.pool = PagePool(pages)
-        self.tree = RadixTree(page_size, eviction)
+        self.journal = Journal()
+        self.tree = RadixTree(page_size, eviction, partial(self.journal.note, ()))
         self.page_size = page_size
         self.reuse = reuse
         self.evicted_tokens = 0
@@ -98,6 +102,21 @@ class PrefixCache:
             theirs = self.tree.pages_of(node)[holding.shared : known]
             holding.pages[holding.shared : known] = array("i", theirs)
         holding.shared = full
+
+    def mark(self, holding: Holding, blocks: Sequence[tuple[str, int]]) -> None:
+        """Names beginnings of a sequence, by their tokens, as far as they are shared."""
+        if holding.node is None:
+            return
+        stored = []
+        for name, tokens in blocks:
+            pages = self.pages_for(tokens)
+            if pages > holding.shared:
+                break
+            if name not in self.tree.marked:
+                self.tree.mark(holding.node, name, pages)
+                stored.append(name)
+        if stored:
+            self.journal.note(stored)
 
     def release(self, holding: Holding) -> None:
         """Lets go of all pages; shared ones stay in the tree until they are evicted."""

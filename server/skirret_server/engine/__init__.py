@@ -105,11 +105,17 @@ def assembled(
     ended: Callable[[], None] | None = None,
 ) -> SteppingEngine:
     """An engine around this runner, stepping. `ended` is called when it is closed."""
+    from skirret_server.cache.eviction import eviction
     from skirret_server.cache.prefix import PrefixCache
     from skirret_server.engine.engine import SteppingEngine
     from skirret_server.scheduler.scheduler import Limits, Scheduler
 
-    cache = PrefixCache(size.pages, settings.page_size, reuse=not settings.disable_radix_cache)
+    cache = PrefixCache(
+        size.pages,
+        settings.page_size,
+        eviction=eviction(settings.radix_eviction_policy),
+        reuse=not settings.disable_radix_cache,
+    )
     limits = Limits(
         # Room for prompts even when every sequence decodes.
         step_tokens=max(settings.chunked_prefill_size, 2 * settings.max_running_requests),

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from skirret_server.cache.check import check
 from skirret_server.core import (
+    CacheNews,
     EngineError,
     Finish,
     FinishReason,
@@ -123,7 +124,7 @@ class Stepper(Generic[Reader]):
             outcomes = [Outcome(error=f"the step failed: {error}")] * len(step.rows)
         else:
             self._failures_in_a_row = 0
-        given = list(self._give(step, outcomes))
+        given = list(self._give(step, outcomes, self._clock() - started))
         self._steps += 1
         self._step_seconds += self._clock() - started
         return given
@@ -138,6 +139,10 @@ class Stepper(Generic[Reader]):
     def flush(self) -> None:
         """Forgets every cached prefix that no running sequence uses."""
         self._scheduler.cache.flush()
+
+    def cache_news(self, after: int) -> CacheNews:
+        """May be asked on any thread."""
+        return self._scheduler.cache.journal.since(after)
 
     def check(self) -> None:
         """Raises Broken when pages leak or are shared by mistake."""
@@ -170,7 +175,7 @@ class Stepper(Generic[Reader]):
         )
 
     def _give(
-        self, step: Step, outcomes: Listing[Outcome]
+        self, step: Step, outcomes: Listing[Outcome], seconds: float
     ) -> Iterator[tuple[Reader, Update | EngineError]]:
         # First, so that what they computed is not shared.
         for row, outcome in zip(step.rows, outcomes, strict=True):
@@ -178,7 +183,7 @@ class Stepper(Generic[Reader]):
                 reader = self._clients[row.sequence].reader
                 self._fail(row.sequence)
                 yield reader, EngineError(outcome.error)
-        self._scheduler.advance(step)
+        self._scheduler.advance(step, seconds)
         for row, outcome in zip(step.rows, outcomes, strict=True):
             if outcome.error is not None:
                 continue

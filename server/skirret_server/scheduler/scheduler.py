@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Iterable
+from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -13,6 +14,7 @@ from skirret_server.cache.tokens import common_prefix
 from skirret_server.core import GenerateRequest, Lane, QueueFull, Refused
 from skirret_server.scheduler.expectation import Expectation
 from skirret_server.scheduler.lanes import BatchLane, InteractiveLane
+from skirret_server.scheduler.pace import Pace
 from skirret_server.scheduler.sequence import Row, Sequence, Step
 
 # Waiting for another's prefix must save at least this many tokens.
@@ -32,6 +34,7 @@ class Limits:
     age_bound: float = 2.0  # seconds after which a waiting sequence is not overtaken any more
     batch_share: float = 1 / 16  # of a step's tokens, for batch work while people are about
     people_window: float = 5.0  # seconds after their last work for which they are
+    patience: float = 2.5  # how much longer a step may be for prompts, while most people decode
 
 
 @dataclass(slots=True)
@@ -79,6 +82,7 @@ class Scheduler:
         self.queried_tokens = 0
         self.hit_tokens = 0
         self._expectation = Expectation()
+        self._pace = Pace(limits.patience)
         self._interactive = InteractiveLane(
             self._cached_tokens if limits.longest_prefix_first and cache.reuse else None,
             limits.age_bound,
@@ -125,6 +129,8 @@ class Scheduler:
         draft = _Draft(self.limits.step_tokens, self._batch_room(now), {})
         self._decode(draft)
         prompts = [each for each in self.running if not each.is_decoding]
+        if self._more_decode(len(draft.rows), prompts):
+            draft.room = self._pace.room(draft.room)
         self._continue(prompts, "interactive", draft)
         if not self._interactive or (
             self._has_place("interactive") and self._admit(self._interactive.in_order(now), draft)
@@ -135,11 +141,12 @@ class Scheduler:
         self._add_guesses(draft)
         return Step(tuple(_row(sequence, count) for sequence, count in draft.rows.items()))
 
-    def advance(self, step: Step) -> None:
-        """The step was computed; its prompts' prefixes can be shared from now on.
+    def advance(self, step: Step, seconds: float | None = None) -> None:
+        """The step was computed, in `seconds`; its prompts' prefixes can be shared from now on.
 
         Sequences that were removed since it was planned are left out.
         """
+        prompt_tokens = 0
         for row in step.rows:
             sequence = row.sequence
             if sequence.holding is None:
@@ -147,10 +154,13 @@ class Scheduler:
             was_decoding = sequence.is_decoding
             sequence.computed += row.count - len(row.guess)
             if not was_decoding:
+                prompt_tokens += row.count
                 self._share(sequence)
             elif is_batch(sequence):
                 self._batch.charge(sequence.request.tenant, 1)
         self._expectation.relax()
+        if seconds is not None:
+            self._pace.measured(prompt_tokens, seconds)
 
     def _batch_room(self, now: float) -> int:
         """Tokens of this step for the batch lane: none while somebody waits for a first token.
@@ -186,6 +196,11 @@ class Scheduler:
             assert sequence.holding is not None, "a row without pages"
             if self.cache.grow(sequence.holding, sequence.length + guessed):
                 draft.add(sequence, guessed)
+
+    def _more_decode(self, decoding: int, prompts: Listing[Sequence]) -> bool:
+        """Than wait for a first token: then a long step would hold up more than it helps."""
+        waiting = len(self._interactive) + sum(not is_batch(each) for each in prompts)
+        return decoding >= waiting > 0
 
     def _decode(self, draft: _Draft) -> None:
         """The next token of each, in order of rank, while some of the later are retracted."""
@@ -329,6 +344,8 @@ class Scheduler:
             sequence.tokens[: sequence.computed],
             sequence.request.priority + is_prompt,
         )
+        if is_prompt and sequence.request.blocks:
+            self.cache.mark(sequence.holding, sequence.request.blocks)
 
     def _wait(self, sequence: Sequence) -> None:
         self._lane(sequence).add(sequence)
