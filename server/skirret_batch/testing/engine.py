@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route
 
 from skirret_api import internal
 from skirret_api.tenants import FolderStore
-from skirret_batch.completions import Answer
+from skirret_batch.completions import Answer, Turn
 from skirret_batch.embedded import Runner
 from skirret_batch.folder import Folder
 from skirret_batch.http import files_and_batches
@@ -42,7 +42,7 @@ class Counting(FakeCompletions):
 
 async def serve(port: int, engine: FakeCompletions, folder: str | None, changes: list[str]) -> None:
     async def chat(request: Request) -> Response:
-        answer = await engine.complete(request.url.path, await request.body(), 0)
+        answer = await engine.complete(request.url.path, await request.body(), Turn(0))
         load = f"{engine.running},0,0.1"
         return Response(answer.body, answer.status, {**answer.headers, internal.LOAD: load})
 
