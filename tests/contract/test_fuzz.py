@@ -52,7 +52,7 @@ KNOWN: Mapping[str, SearchStrategy[Any]] = {
     "json_schema": st.sampled_from([{"type": "boolean"}, '{"const": 1}', True]),
     "stop_regex": st.just("[0-9]z"),
     "chat_template_kwargs": st.dictionaries(st.sampled_from(["a", "b"]), st.booleans()),
-    "sampling_params": st.deferred(lambda: bodies(_options())),
+    "sampling_params": st.deferred(lambda: _sampling()),
     "schema": st.just({"type": "boolean"}),
     "parameters": st.just({"type": "object", "properties": {}}),
 }
@@ -111,6 +111,10 @@ def valid(shape: shapes.Shape, name: str = "") -> SearchStrategy[Any]:
         case shapes.Anything():
             return st.none() | st.booleans() | st.integers() | st.text(max_size=3)
     raise AssertionError(shape)
+
+
+def _sampling() -> SearchStrategy[Any]:
+    return bodies(_options())
 
 
 @st.composite
