@@ -31,6 +31,7 @@ class ChatWire:
         self._n = n
         self._has_logprobs = has_logprobs
         self._tools = tools
+        self._is_plain = tools is None and not has_logprobs
         self._callings = [Calling(tools) for _ in range(n)] if tools else []
 
     def opening(self) -> bytes:
@@ -40,6 +41,8 @@ class ChatWire:
 
     def chunks(self, step: Step) -> bytes:
         piece, index, out = step.piece, step.index, b""
+        if piece.text and self._is_plain and piece.ending is None and not piece.reasoning:
+            return self._chunk(index, f'{{"content":{wire.string(piece.text)}}}')
         deltas = self._deltas(index, piece)
         if piece.entries and not deltas:
             deltas = ["{}"]

@@ -87,7 +87,7 @@ class Usage:
     reasoning_tokens: int = 0  # of the completion's
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as Piece
 class Step:
     """One update of one choice."""
 

@@ -32,7 +32,7 @@ class Ending:
     matched: str | TokenId | None = None  # the stop string, or the end or stop token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take three times as long to make, and this is once a token
 class Piece:
     """What one update let out; any part may be empty."""
 
