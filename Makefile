@@ -91,6 +91,7 @@ e2e-full: setup model ## The end-to-end tests at full length
 
 .PHONY: bench
 bench: environment model ## Measure the server
+	@$(PY) benchmarks/surface.py
 	@$(PY) benchmarks/bench.py
 
 .PHONY: bench-gateway
