@@ -45,7 +45,7 @@ SUITES = {
                 # One process per core, so one thread in each.
                 ["env", "OMP_NUM_THREADS=1"]
                 + pytest("tests", *(f"--ignore=tests/{x}" for x in ("contract", "batch", "seeds")))
-                + ["--numprocesses=2", "--dist=loadfile"]
+                + ["-m", "not full", "--numprocesses=2", "--dist=loadfile"]
             ],
         ),
         Suite("contract", 300, [pytest("tests/contract", "tests/seeds", "-m", "not full")]),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from skirret_server.grammar.errors import GrammarError, TooComplex
+from skirret_server.grammar.errors import GrammarError, TooComplex, TooSlow
 from skirret_server.grammar.making import Made
 from skirret_server.grammar.masks import CompiledGrammar, MaskCache, Vocabulary
 from skirret_server.grammar.packing import Corrupt, unpacked
@@ -21,12 +21,15 @@ from skirret_server.grammar.store import GrammarStore
 log = logging.getLogger("skirret.grammar")
 
 _SMALLEST = Spec.of("choice", ["a"])
-_GRACE = 2.0  # seconds beside the worker's own budget: to start, and to send the answer
+# A worker counts its own time. By the clock it may take so many times as long, and so many seconds
+# to start.
+_PATIENCE = 3
+_GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CompileBudget:
-    seconds: float = 10.0
+    seconds: float = 10.0  # of a processor
     memory: int = 2 << 30  # bytes of address space of one worker
     workers: int = 2
     cache: int = 128 << 20  # bytes of automata that are kept
@@ -106,13 +109,13 @@ class GrammarCompiler:
     async def _made(self, spec: Spec) -> Made:
         worker = self._idle.pop() if self._idle else await _Worker.start(self._budget)
         try:
-            async with asyncio.timeout(self._budget.seconds + _GRACE):
+            async with asyncio.timeout(_PATIENCE * self._budget.seconds + _GRACE):
                 data = await worker.ask(spec)
                 answer = await asyncio.to_thread(unpacked, data)
         except BaseException as error:
             await worker.end()
             if isinstance(error, TimeoutError):
-                raise TooComplex("the grammar takes too long to compile") from None
+                raise TooSlow("the grammar takes too long to compile") from None
             if isinstance(error, (EOFError, ConnectionError, Corrupt)):
                 log.warning("a grammar worker died", extra={"kind": spec.kind})
                 raise TooComplex("the grammar needs too much memory to compile") from None
@@ -131,7 +134,7 @@ class GrammarCompiler:
         error = task.exception()
         if error is None:
             self._keep(spec, task.result())
-        elif isinstance(error, GrammarError):
+        elif isinstance(error, GrammarError) and not isinstance(error, TooSlow):
             self._keep(spec, error)
 
     def _keep(self, spec: Spec, result: Ready | GrammarError) -> None:

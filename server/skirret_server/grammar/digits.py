@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from skirret_server.grammar.syntax import (
 # Beyond these a model only loses itself in digits; every JSON reader holds such numbers exactly, so
 # that none rounds one over its bound.
 MOST_DIGITS = 15
-_MOST_STATES = 30_000  # about, of the remainders of a step
+_MOST_STATES = 10_000  # about, of the remainders of a step
 
 DIGIT = Chars(((0x30, 0x39),))
 _NONZERO = Chars(((0x31, 0x39),))
@@ -119,6 +120,7 @@ class _Limit:
         return (compared < 0) == self.is_upper
 
 
+@lru_cache(maxsize=256)
 def _signed(low: Bound | None, high: Bound | None, step: _Step, most_places: int) -> Node:
     options: list[Node] = []
     if low is None or low.value < 0:

@@ -5,10 +5,12 @@ One table: the compiler goes by it, and the documents are written from it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from skirret_server.grammar.digits import MOST_DIGITS
+from skirret_server.grammar.errors import BadGrammar
 from skirret_server.grammar.json_text import ANY_DEPTH
 
 Verdict = Literal["enforced", "annotation", "refused"]
@@ -107,6 +109,55 @@ def _of(verdict: Verdict) -> frozenset[str]:
 
 
 ENFORCED, ANNOTATIONS, REFUSED = _of("enforced"), _of("annotation"), _of("refused")
+
+
+_LISTS = frozenset({"enum", "allOf", "anyOf", "oneOf"})
+_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties",
+                     "maxProperties"})  # fmt: skip
+_TEXTS = frozenset({"pattern", "format", "$ref"})
+
+
+def check_shapes(schema: Mapping[str, Any], at: str) -> None:
+    """That the values of keywords are of their kind. Raises BadGrammar."""
+    for keyword, value in schema.items():
+        wanted = _wanted(keyword, value)
+        if wanted:
+            raise BadGrammar(f"{at}: '{keyword}' must be {wanted}")
+
+
+def _wanted(keyword: str, value: Any) -> str | None:
+    """What the value should be, where it is something else."""
+    if keyword in _LISTS:
+        return None if isinstance(value, list) and value else "a list that is not empty"
+    if keyword == "prefixItems":
+        return None if isinstance(value, list) else "a list"
+    if keyword in _NUMBERS:
+        return None if _is_number(value) else "a number"
+    if keyword in _COUNTS:
+        is_count = _is_number(value) and value >= 0 and value == value // 1
+        return None if is_count else "a whole number, zero or more"
+    if keyword in _TEXTS:
+        # Merged schemas have several patterns.
+        return None if isinstance(value, (str, tuple)) else "a string"
+    if keyword == "uniqueItems":
+        return None if isinstance(value, bool) else "true or false"
+    if keyword == "properties":
+        return None if isinstance(value, dict) else "an object"
+    if keyword == "required":
+        return None if _are_texts(value) else "a list of names"
+    if keyword == "type":
+        is_type = isinstance(value, str) or (_are_texts(value) and value)
+        return None if is_type else "a type or a list of types"
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def table() -> str:

@@ -39,9 +39,11 @@ def make(spec: Spec, budget: Budget) -> Made:
 def _tree(spec: Spec, unenforced: set[str], budget: Budget) -> Node:
     source = json.loads(spec.source)
     try:
-        json.dumps(source, ensure_ascii=False).encode()
+        json.dumps(source, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         raise BadGrammar("it has half a surrogate pair, which is no character") from None
+    except ValueError:
+        raise BadGrammar("it has a number that is too large") from None
     if spec.kind == "regex":
         return whole(source)
     if spec.kind == "ebnf":

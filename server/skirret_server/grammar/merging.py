@@ -8,7 +8,7 @@ from math import lcm
 from typing import Any
 
 from skirret_server.grammar.errors import BadGrammar
-from skirret_server.grammar.keywords import ENFORCED, REFUSED
+from skirret_server.grammar.keywords import ENFORCED, REFUSED, check_shapes
 from skirret_server.grammar.values import identity, same
 
 _TIGHTEN = {
@@ -26,6 +26,8 @@ def merge(one: Any, other: Any, at: str) -> Any:
         return other if one is True else one
     if not isinstance(one, dict) or not isinstance(other, dict):
         raise BadGrammar(f"{at}: a schema is an object or a boolean")
+    check_shapes(one, at)
+    check_shapes(other, at)
     _check_closed(one, other, at)
     _check_places(one, other, at)
     if "const" in one and "const" in other and not same(one["const"], other["const"]):
@@ -138,6 +140,8 @@ def _followed(schema: Any, root: Any, depth: int = 8) -> Any:
 def _are_apart(one: Any, other: Any) -> bool:
     if not isinstance(one, dict) or not isinstance(other, dict):
         return False
+    for branch in (one, other):
+        check_shapes(branch, "an alternative")
     mine, theirs = _values(one), _values(other)
     if mine is not None and theirs is not None:
         return not mine & theirs

@@ -18,7 +18,7 @@ from skirret_server.grammar.automaton import Budget, automaton, both
 from skirret_server.grammar.digits import Bound, integer, number
 from skirret_server.grammar.distinct import Texts, distinct, texts
 from skirret_server.grammar.errors import BadGrammar, TooComplex
-from skirret_server.grammar.keywords import ENFORCED, KEYWORDS, RECURSION, REFUSED
+from skirret_server.grammar.keywords import ENFORCED, KEYWORDS, RECURSION, REFUSED, check_shapes
 from skirret_server.grammar.merging import alternatives_are_apart, merge
 from skirret_server.grammar.regex import inside, whole
 from skirret_server.grammar.syntax import (
@@ -131,6 +131,7 @@ class Schema:
         return alt(self._typed(kind, schema, at) for kind in self._types(schema, at))
 
     def _check_keywords(self, schema: Mapping[str, Any], at: str) -> None:
+        check_shapes(schema, at)
         for keyword in schema:
             if keyword in REFUSED:
                 raise BadGrammar(f"{at}: the keyword '{keyword}' is not supported")
@@ -161,7 +162,7 @@ class Schema:
             self._within[reference] -= 1
 
     def _resolved(self, reference: Any, at: str) -> Any:
-        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        if not isinstance(reference, str) or (reference + "/")[:2] != "#/":
             raise BadGrammar(f"{at}: '$ref' must point into this schema: '#/…'")
         found = self._root
         for step in reference.split("/")[1:]:
@@ -177,7 +178,7 @@ class Schema:
     # combinations
 
     def _all_of(self, schema: Mapping[str, Any], at: str) -> Any:
-        parts = _list(schema, "allOf", at)
+        parts = schema["allOf"]
         merged: Any = {key: value for key, value in schema.items() if key != "allOf"}
         for part in parts:
             followed = part
@@ -192,7 +193,7 @@ class Schema:
         return merged
 
     def _branches(self, schema: Mapping[str, Any], keyword: str, at: str) -> Node:
-        branches = _list(schema, keyword, at)
+        branches = schema[keyword]
         rest = {key: value for key, value in schema.items() if key != keyword}
         if keyword == "oneOf" and not alternatives_are_apart(branches, self._root):
             raise BadGrammar(
@@ -215,9 +216,9 @@ class Schema:
         return schema
 
     def _constants(self, schema: Mapping[str, Any], at: str) -> Node:
-        values = [schema["const"]] if "const" in schema else _list(schema, "enum", at)
+        values = [schema["const"]] if "const" in schema else schema["enum"]
         if "const" in schema and "enum" in schema:
-            listed = _list(schema, "enum", at)
+            listed = schema["enum"]
             values = [value for value in values if any(same(value, one) for one in listed)]
         kinds = self._types(schema, at) if "type" in schema else TYPES
         found = alt(json_text.constant(value) for value in values if _is_of(value, kinds))
@@ -233,8 +234,6 @@ class Schema:
         if given is None:
             return self._implied(schema)
         kinds = [given] if isinstance(given, str) else given
-        if not isinstance(kinds, list) or not kinds:
-            raise BadGrammar(f"{at}: 'type' must be a type or a list of types")
         for kind in kinds:
             if kind not in TYPES:
                 raise BadGrammar(f"{at}: {json.dumps(kind)} is not a type")
@@ -264,15 +263,11 @@ class Schema:
         return self._array(schema, at) if kind == "array" else self._object(schema, at)
 
     def _string(self, schema: Mapping[str, Any], at: str) -> Node:
-        least = _count(schema, "minLength", at, 0)
-        most = _count(schema, "maxLength", at, None)
+        least = _count(schema, "minLength")
+        most = _count(schema, "maxLength")
         patterns, form = schema.get("pattern", ()), schema.get("format")
-        if isinstance(patterns, str):
+        if isinstance(patterns, str):  # merged schemas have several
             patterns = (patterns,)
-        if not isinstance(patterns, tuple):  # merged schemas have several
-            raise BadGrammar(f"{at}: 'pattern' must be a string")
-        if form is not None and not isinstance(form, str):
-            raise BadGrammar(f"{at}: 'format' must be a string")
         if form is not None and form not in FORMATS:
             self._let_pass(f"format:{form}")
             form = None
@@ -308,8 +303,8 @@ class Schema:
             raise BadGrammar(f"{at}: {error}") from error
 
     def _array(self, schema: Mapping[str, Any], at: str) -> Node:
-        least = _count(schema, "minItems", at, 0) or 0
-        most = _count(schema, "maxItems", at, None)
+        least = _count(schema, "minItems") or 0
+        most = _count(schema, "maxItems")
         places, others, where = _places(schema, at)
         first = [self._any(one, f"{at}/{where}/{i}") for i, one in enumerate(places)]
         # Items that can't be there are not asked after: their schema may be one we refuse.
@@ -317,10 +312,7 @@ class Schema:
         rest = NEVER if is_full else self._any(others, f"{at}/items")
         if most is not None and least > most:
             return NEVER
-        differ = schema.get("uniqueItems", False)
-        if not isinstance(differ, bool):
-            raise BadGrammar(f"{at}: 'uniqueItems' must be true or false")
-        if differ and most not in (0, 1):
+        if schema.get("uniqueItems") and most not in (0, 1):
             inner = self._distinct(first, rest, least, most, at)
         elif first:
             inner = _prefixed(first, rest, least, most)
@@ -344,13 +336,13 @@ class Schema:
             raise BadGrammar(f"{at}: {error}") from error
 
     def _object(self, schema: Mapping[str, Any], at: str) -> Node:
-        declared = _map(schema, "properties", at)
-        required = _names(schema, at)
+        declared = schema.get("properties", {})
+        required = list(dict.fromkeys(schema.get("required", ())))
         # A schema that names no property at all means objects of any kind.
         is_any = "properties" not in schema and not required
         extra = schema.get("additionalProperties", is_any)
-        least = _count(schema, "minProperties", at, 0) or 0
-        most = _count(schema, "maxProperties", at, None)
+        least = _count(schema, "minProperties") or 0
+        most = _count(schema, "maxProperties")
         if len(declared) > MAX_PROPERTIES:
             raise TooComplex(f"{at} has more than {MAX_PROPERTIES} properties")
         members = []
@@ -443,8 +435,6 @@ def _prefixed(first: list[Node], rest: Node, least: int, most: int | None) -> No
 def _places(schema: Mapping[str, Any], at: str) -> tuple[list[Any], Any, str]:
     """Schemas of the first items, of all others, and the keyword that has the first."""
     items, prefix = schema.get("items", True), schema.get("prefixItems", [])
-    if not isinstance(prefix, list):
-        raise BadGrammar(f"{at}: 'prefixItems' must be a list")
     if not isinstance(items, list):
         return prefix, items, "prefixItems"
     if prefix:
@@ -471,42 +461,15 @@ def _decimal(schema: Mapping[str, Any], keyword: str, at: str) -> Decimal | None
     value = schema.get(keyword)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadGrammar(f"{at}: '{keyword}' must be a number")
     found = Decimal(str(value))
     if not found.is_finite():
         raise BadGrammar(f"{at}: '{keyword}' is too large")
     return found
 
 
-def _count(schema: Mapping[str, Any], keyword: str, at: str, default: int | None) -> int | None:
-    value = schema.get(keyword, default)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return value
-    if isinstance(value, float) and value >= 0 and value.is_integer():
-        return int(value)
-    raise BadGrammar(f"{at}: '{keyword}' must be a whole number, zero or more")
-
-
-def _list(schema: Mapping[str, Any], keyword: str, at: str) -> list[Any]:
-    value = schema[keyword]
-    if not isinstance(value, list) or not value:
-        raise BadGrammar(f"{at}: '{keyword}' must be a list that is not empty")
-    return value
-
-
-def _map(schema: Mapping[str, Any], keyword: str, at: str) -> Mapping[str, Any]:
-    value = schema.get(keyword, {})
-    if not isinstance(value, dict):
-        raise BadGrammar(f"{at}: '{keyword}' must be an object")
-    return value
-
-
-def _names(schema: Mapping[str, Any], at: str) -> list[str]:
-    value = schema.get("required", [])
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise BadGrammar(f"{at}: 'required' must be a list of names")
-    return list(dict.fromkeys(value))
+def _count(schema: Mapping[str, Any], keyword: str) -> int | None:
+    value = schema.get(keyword)
+    return None if value is None else int(value)
 
 
 def _is_of(value: Any, kinds: Sequence[str]) -> bool:

@@ -24,6 +24,8 @@ from skirret_server.grammar.syntax import (
 )
 
 _LEVELS = 16  # of formats inside each other
+_MOST_TRIGGERS = 33
+_MOST_TRIGGER_TEXT = 1000  # characters
 
 OfSchema = Callable[[Any], Node]
 
@@ -95,6 +97,8 @@ class _Formats:
 
     def _any_text(self, one: Mapping[str, Any], at: str, end: str | None) -> Node:
         _check_fields(one, at, {"type"}, set())
+        if end and len(end) > _MOST_TRIGGER_TEXT:
+            raise BadGrammar(f"{at}: an 'end' has at most {_MOST_TRIGGER_TEXT} characters")
         return self._free([end] if end else [])
 
     def _sequence(self, one: Mapping[str, Any], at: str, end: str | None) -> Node:
@@ -125,6 +129,11 @@ class _Formats:
         if not all(isinstance(each, str) and each for each in triggers):
             raise BadGrammar(f"{at}: 'triggers' must be texts that are not empty")
         words = [*triggers, *([end] if end else [])]
+        if len(words) > _MOST_TRIGGERS or sum(map(len, words)) > _MOST_TRIGGER_TEXT:
+            raise BadGrammar(
+                f"{at}: at most {_MOST_TRIGGERS - 1} 'triggers' are supported, with "
+                f"{_MOST_TRIGGER_TEXT} characters in all"
+            )
         _check_apart(words, at)
         tags: dict[str, list[Node]] = {trigger: [] for trigger in triggers}
         wholes: list[Node] = []
@@ -173,27 +182,29 @@ class _Formats:
 
 def _scan(words: Sequence[bytes], word: bytes | None) -> Graph:
     """States are how much of a word was just read. A whole word ends the text, or forbids it."""
-    heads = sorted({each[:length] for each in words for length in range(len(each) + 1)} | {b""})
-    number = {head: index for index, head in enumerate(heads)}
-
-    def after(head: bytes, byte: int) -> bytes:
-        text = head + bytes((byte,))
-        return next(text[at:] for at in range(len(text) + 1) if text[at:] in number)
-
-    edges = []
-    for head in heads:
-        outgoing: list[tuple[int, int, int]] = []
-        for byte in range(256) if head not in words else ():
-            following = after(head, byte)
-            if following in words and following != word:
-                continue
-            target = number[following]
-            if outgoing and outgoing[-1][1:] == (byte - 1, target):
-                outgoing[-1] = (outgoing[-1][0], byte, target)
-            else:
-                outgoing.append((byte, byte, target))
-        edges.append(tuple(outgoing))
-    ends = [head for head in heads if (head not in words if word is None else head == word)]
+    heads = {each[:length] for each in words for length in range(len(each) + 1)} | {b""}
+    number = {head: index for index, head in enumerate(sorted(heads, key=len))}
+    after: dict[bytes, list[bytes]] = {}  # of each head: what is read of a word behind each byte
+    shorter = {b"": b""}  # of each head: the longest other one that ends like it
+    for head in number:
+        if len(head) > 1:
+            shorter[head] = after[shorter[head[:-1]]][head[-1]]
+        else:
+            shorter[head] = b""
+        longer = [head + bytes((byte,)) for byte in range(256)]
+        others = after[shorter[head]] if head else [b""] * 256
+        after[head] = [
+            one if one in number else other for one, other in zip(longer, others, strict=True)
+        ]
+    edges = [
+        tuple(
+            (byte, byte, number[following])
+            for byte, following in enumerate(after[head] if head not in words else ())
+            if following not in words or following == word
+        )
+        for head in number
+    ]
+    ends = [head for head in number if (head not in words if word is None else head == word)]
     return Graph(tuple(edges), frozenset(number[head] for head in ends), number[b""])
 
 

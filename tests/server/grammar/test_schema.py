@@ -133,6 +133,28 @@ def test_what_can_not_be_enforced_is_refused_by_name(schema: Any, reason: str) -
         compiled(schema)
 
 
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        ("type", 3, "string"), ("required", 3, ["a"]), ("properties", [], {"a": {}}),
+        ("enum", 3, [1]), ("minimum", "a", 1), ("pattern", 3, "a"),
+        ("$ref", [], "#"), ("type", [{}], "string"), ("prefixItems", {}, []),
+    ],
+    ids=lambda keywords: f"{keywords[0]}-{keywords[1]}",
+)  # fmt: skip
+@pytest.mark.parametrize("combination", ["allOf", "oneOf", "anyOf"])
+def test_a_keyword_of_another_kind_is_refused_by_name_wherever_it_stands(
+    keywords: tuple[str, Any, Any], combination: str
+) -> None:
+    keyword, bad, good = keywords
+    for pair in ([bad, good], [good, bad]):
+        parts = [{keyword: value} for value in pair]
+        for schema in ({combination: parts}, {combination: parts[:1], **parts[1]}):
+            with pytest.raises(BadGrammar) as caught:
+                compiled(schema)
+            assert f"'{keyword}'" in str(caught.value) or combination == "oneOf"
+
+
 def nested(levels: int) -> Any:
     schema: Any = {"type": "integer"}
     for _ in range(levels):

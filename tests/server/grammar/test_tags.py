@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from skirret_server.grammar.automaton import Automaton, Budget, automaton
 from skirret_server.grammar.errors import BadGrammar
 from skirret_server.grammar.schema import Schema
-from skirret_server.grammar.tags import structural_tag
+from skirret_server.grammar.tags import _scan, structural_tag
 
 DAY = {"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]}
 WHERE = {"enum": ["here", "there"]}
@@ -61,6 +62,20 @@ ONE, OTHER = '<f=day>{"day": 3}</f>', '<f=where>"here"</f>'
 )
 def test_a_trigger_demands_one_of_its_tags(source: Any, text: str, matches: bool) -> None:
     assert compiled(source).matches(text.encode()) is matches
+
+
+@pytest.mark.parametrize("words", [["abab", "abc"], ["aa", "ab"], ["é", "<<<"], ["abcab", "cab!"]])
+def test_words_are_found_where_they_end_first(words: list[str]) -> None:
+    chance = random.Random(1)
+    free = automaton(_scan([each.encode() for each in words], None))
+    until = {each: automaton(_scan([w.encode() for w in words], each.encode())) for each in words}
+    for _ in range(3000):
+        text = "".join(chance.choice("abc!é<") for _ in range(chance.randrange(10)))
+        inside = [word for word in words if word in text[:-1] or word in text]
+        assert free.matches(text.encode()) is (not inside)
+        for word, found in until.items():
+            is_first = text.endswith(word) and not any(each in text[:-1] for each in words)
+            assert found.matches(text.encode()) is is_first, (text, word)
 
 
 def test_free_text_is_made_of_whole_characters() -> None:
@@ -144,6 +159,8 @@ def test_formats(form: Any, text: str, matches: bool) -> None:
         ({"format": {"type": "regex", "pattern": "("}}, "missing"),
         ({"format": {"type": "any_text", "excludes": ["a"]}}, "'excludes'"),
         (triggered(at_least_one=1), "'at_least_one'"),
+        (triggered(triggers=["<f=", "x" * 1000]), "characters in all"),
+        (triggered(triggers=["<f=", *map(chr, range(200, 240))]), "at most 32"),
     ],
 )
 def test_what_is_no_structural_tag_is_refused_by_name(source: Any, reason: str) -> None:
