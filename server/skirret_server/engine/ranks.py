@@ -167,7 +167,7 @@ def to_the_end(
 ) -> Generator[Tensor, None, None]:
     """All pieces, also those that the reader leaves: the others compute them, and wait for us."""
     try:
-        for piece in pieces:  # no `yield from`, which would close `pieces` with this
+        for piece in pieces:  # noqa: UP028 - `yield from` would close `pieces` with this
             yield piece
     except GeneratorExit:
         for _ in pieces:
