@@ -125,6 +125,14 @@ class FlashInfer:
             window: _Kind(window, self._prefill_wrapper, self._decode_wrapper) for window in windows
         }
 
+    def warm(self) -> None:
+        """Compiles what steps that share a prefix call; a step compiles the rest."""
+        heads, size = self._description.query_heads, self._description.head_size
+        place = self._device.place
+        out_BNH = torch.zeros(1, heads, size, dtype=self._dtype, device=place)
+        lse_BN = torch.zeros(1, heads, dtype=torch.float32, device=place)
+        self._library.merge_state_in_place(out_BNH, lse_BN, out_BNH.clone(), lse_BN.clone())
+
     def plan(self, layout: Layout) -> Attend:
         slots_T = self._device.put(layout.slots)
         parts = {window: self._parts(kind, layout) for window, kind in self.kinds.items()}

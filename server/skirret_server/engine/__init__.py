@@ -64,7 +64,7 @@ def open(  # noqa: A001 (read as engine.open)
     from skirret_server.core import ModelInfo
     from skirret_server.engine.build import Plan, build
     from skirret_server.engine.ranks import Ranks
-    from skirret_server.engine.runner import ModelRunner, draw_at_once
+    from skirret_server.engine.runner import Draw, ModelRunner, draw_at_once
     from skirret_server.sampling.launched import Sampler
 
     if "OMP_NUM_THREADS" not in os.environ:
@@ -86,12 +86,16 @@ def open(  # noqa: A001 (read as engine.open)
         eos_token_ids=files.end_tokens(folder),
         max_total_tokens=size.pages * settings.page_size,
     )
-    is_gpu = on.name == "cuda"
+    draw: Draw = draw_at_once
+    if on.name == "cuda":
+        sampler = Sampler(device, on.library(), settings.random_seed)
+        sampler.warm(description.vocabulary)
+        draw = sampler.draw
     runner = ModelRunner(
         forward,
         info.eos_token_ids,
         together=ranks,
-        draw=Sampler(device, on.library(), settings.random_seed).draw if is_gpu else draw_at_once,
+        draw=draw,
     )
     return assembled(settings, size, runner, info, fatal, ranks.close if ranks else None)
 

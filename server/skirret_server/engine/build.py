@@ -56,6 +56,9 @@ def build(
         from skirret_server.attention.flashinfer import FlashInfer
 
         attention = FlashInfer(pool, decoder.description, device, hardware.library())
+        progress.begin("compiling kernels")
+        attention.warm()
+        Forward(decoder, attention, pool, device).warm()
         graphs = None
         if device.captures and not settings.disable_cuda_graph:
             progress.begin("recording graphs")

@@ -52,6 +52,24 @@ class Forward:
         """logits_RV of each of `wanted`, each computed when it is asked for."""
         return self._logits(self._hidden(batch, ids_T), batch.wanted)
 
+    @torch.inference_mode()
+    def warm(self) -> None:
+        """Computes a prompt and a decode on page 0, where nothing of value is.
+
+        Libraries compile at first use, for minutes: better now than within somebody's step.
+        """
+        two = 2 if self.pool.page_size == 1 else 1
+        layout = Layout(
+            np.array([0, 2, 3], np.int32),
+            np.array([2, 1], np.int32),
+            np.zeros((2, two), np.int32),
+            np.zeros(3, np.int64),
+        )
+        ids_T = self.device.put(np.zeros(3, np.int64))
+        positions_T = self.device.put(np.array([0, 1, 0]))
+        attend = self._attention.plan(layout)
+        self._decoder.logits(self._decoder.hidden(ids_T, positions_T, attend))
+
     def wipe(self, pages: list[int]) -> None:
         self.pool.wipe(pages)
 

@@ -108,7 +108,7 @@ class Ranks:
         except Exception as error:
             self._out_of_step(error)
             raise
-        return self._all(pieces)
+        return to_the_end(pieces, self._out_of_step)
 
     def wipe(self, pages: list[int]) -> None:
         self._tell(Wipe(pages))
@@ -128,14 +128,6 @@ class Ranks:
                 process.join()
         if distributed.is_initialized():
             distributed.destroy_process_group()
-
-    def _all(self, pieces: Generator[Tensor, None, None]) -> Generator[Tensor]:
-        """To the end, whatever the reader does: the others compute all of them."""
-        try:
-            yield from pieces
-        finally:
-            for _ in pieces:
-                pass
 
     def _tell(self, message: Batch | Wipe) -> None:
         for connection in self._connections:
@@ -168,6 +160,21 @@ class Ranks:
         except (EOFError, OSError):
             pass  # it died without any
         return ""
+
+
+def to_the_end(
+    pieces: Generator[Tensor, None, None], failed: Callable[[Exception], None]
+) -> Generator[Tensor, None, None]:
+    """All pieces, also those that the reader leaves: the others compute them, and wait for us."""
+    try:
+        for piece in pieces:  # noqa: UP028 - `yield from` would close `pieces` with this
+            yield piece
+    except GeneratorExit:
+        for _ in pieces:
+            pass
+    except Exception as error:
+        failed(error)
+        raise
 
 
 def _follow(rank: int, port: int, plan: Plan, make: MakeHardware, connection: Connection) -> None:

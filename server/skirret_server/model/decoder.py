@@ -133,7 +133,8 @@ class Decoder:
         else:
             own_T = ids_T - self._first_token
             is_own_T = (own_T >= 0) & (own_T < len(self.embedding))
-            x = F.embedding(own_T.where(is_own_T, 0), self.embedding).float()
+            # Times, since `where` with a number copies it to the device, which no graph can hold.
+            x = F.embedding(own_T * is_own_T, self.embedding).float()
             x *= is_own_T.unsqueeze(1)
             self._group.sum(x)
         return x if self._embedding_scale == 1 else x.mul_(self._embedding_scale)

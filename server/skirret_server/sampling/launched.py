@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from skirret_server.attention.library import Library
-from skirret_server.core import Logprob, Sampling, TokenId
+from skirret_server.core import GenerateRequest, Logprob, Sampling, TokenId
 from skirret_server.engine.device import Device, Fetched
 from skirret_server.sampling.adjust import adjust, is_adjusted
 from skirret_server.sampling.choose import invert
@@ -64,6 +65,19 @@ class Sampler:
             self._random.seed()
         else:
             self._random.manual_seed(seed)
+
+    def warm(self, vocabulary: int) -> None:
+        """Draws in every way, since libraries compile at first use."""
+        ways: tuple[dict[str, Any], ...] = (
+            {},
+            {"top_p": 0.5},
+            {"top_k": 2, "top_p": 0.5, "min_p": 0.1},
+        )
+        for options in ways:
+            for seed in (None, 1):
+                request = GenerateRequest("", [0], Sampling(1, seed=seed, **options))
+                logits_RV = torch.zeros(1, vocabulary, device=self._device.place)
+                self.draw(logits_RV, [Sequence(request, 0, 0.0, 0)], frozenset()).outcomes()
 
     def draw(self, logits_RV: Tensor, sequences: Rows[Sequence], end_tokens: Set[TokenId]) -> Drawn:
         """The next token of each sequence. `logits_RV` is float32 and is overwritten."""

@@ -6,15 +6,18 @@ import asyncio
 import os
 import queue
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import torch
 
 from skirret_api.launch import ServerSettings
 from skirret_server import engine as engines
 from skirret_server.core import GenerateRequest, Sampling, Update
 from skirret_server.engine.engine import SteppingEngine
 from skirret_server.engine.hardware import Hardware
+from skirret_server.engine.ranks import to_the_end
 from skirret_server.load.errors import UnsupportedModel
 from skirret_server.load.progress import Progress
 from skirret_server.testing.flashinfer import fake_hardware
@@ -74,3 +77,31 @@ def test_a_model_that_can_not_be_split_is_refused_before_a_process_starts(tiny: 
     settings = ServerSettings(device="cpu", tensor_parallel_size=4)
     with pytest.raises(UnsupportedModel, match="can't be split evenly among 4"):
         engines.open(settings, tiny, Progress())
+
+
+def counted(count: int, seen: list[int]) -> Generator[torch.Tensor, None, None]:
+    for at in range(count):
+        seen.append(at)
+        if at == 3:
+            raise RuntimeError("out of memory")
+        yield torch.empty(0)
+
+
+def test_pieces_that_nobody_reads_are_computed_all_the_same() -> None:
+    seen: list[int] = []
+    pieces = to_the_end(counted(3, seen), unexpected)
+    next(pieces)
+    pieces.close()
+    assert seen == [0, 1, 2]
+
+
+def test_a_piece_that_fails_on_one_device_alone_ends_the_server() -> None:
+    failures: list[Exception] = []
+    pieces = to_the_end(counted(5, []), failures.append)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        list(pieces)
+    assert len(failures) == 1
+
+
+def unexpected(error: Exception) -> None:
+    raise AssertionError(error)
