@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 from gateway import free_port
@@ -45,43 +46,59 @@ WORDS = [
     "fern",
     "vine",
 ]
-GROUPS, PREFIX_WORDS, CACHE_TOKENS = 8, 400, 2560
-CLIENTS, ANSWER = 6, 8
+GROUPS, PREFIX_WORDS, CACHE_TOKENS = 10, 400, 2560
+CLIENTS, ANSWER = 8, 4
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--requests", type=int, default=60)
     parser.add_argument("--strategies", default="RoundRobin,PrefixHash,PrefixTree")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started
     strategies = given.strategies.split(",")
-    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in strategies}
+    figures: dict[str, list[Round]] = {name: [] for name in strategies}
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(server(core)) for core in (0, 1)]
-        doors = {name: stack.enter_context(gateway(name, servers)) for name in strategies}
+        servers = dict(stack.enter_context(server(core)) for core in (0, 1))
+        doors = {name: stack.enter_context(gateway(name, [*servers])) for name in strategies}
         for port in (*servers, *doors.values()):
             asyncio.run(ready(port))
         for number in range(given.rounds):
             for name, port in doors.items():
-                got = asyncio.run(measure(servers, port, given.requests, seed=number))
+                before = sum(map(cpu_seconds, servers.values()))
+                rate, hits = asyncio.run(measure([*servers], port, given.requests, seed=number))
+                spent = sum(map(cpu_seconds, servers.values())) - before
+                got = Round(rate, hits, spent / given.requests)
                 figures[name].append(got)
-                print(f"{name}: {got[0]:.2f} requests/s, {got[1]:.0%} cached", file=sys.stderr)
-    print("| strategy | requests/s | cached tokens | to the first |\n|---|---|---|---|")
-    first = statistics.median(rate for rate, _ in figures[strategies[0]])
+                print(f"{name}: {got}", file=sys.stderr)
+    print("| strategy | requests/s | servers' CPU seconds a request | cached tokens |")
+    print("|---|---|---|---|")
     for name, rounds in figures.items():
-        rate, hits = (statistics.median(each) for each in zip(*rounds, strict=True))
-        print(f"| {name} | {rate:.2f} | {hits:.0%} | {rate / first:.2f} |")
+        rate, hits, cost = (statistics.median(each) for each in zip(*rounds, strict=True))
+        print(f"| {name} | {rate:.2f} | {cost:.2f} | {hits:.0%} |")
+
+
+class Round(NamedTuple):
+    rate: float  # requests a second
+    hits: float  # share of the prompts' tokens that were cached
+    cost: float  # CPU seconds of both servers a request: what noise leaves alone
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
-def server(core: int) -> Iterator[int]:
+def server(core: int) -> Iterator[tuple[int, int]]:
+    """Its port and process."""
     port = free_port()
     flags = ["serve", str(MODEL / "models/smollm2"), "--port", str(port), "--files", "off"]
     flags += ["--served-model-name", "m", "--max-total-tokens", str(CACHE_TOKENS)]
-    with process(["taskset", "-c", str(core), sys.executable, "-m", "skirret_server", *flags]):
-        yield port
+    command = ["taskset", "-c", str(core), sys.executable, "-m", "skirret_server", *flags]
+    with process(command) as pid:
+        yield port, pid
 
 
 @contextlib.contextmanager
@@ -96,12 +113,12 @@ def gateway(strategy: str, servers: Sequence[int]) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def process(command: Sequence[str]) -> Iterator[None]:
+def process(command: Sequence[str]) -> Iterator[int]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     quiet = subprocess.DEVNULL
     started = subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet)
     try:
-        yield
+        yield started.pid
     finally:
         started.terminate()
         started.wait()
@@ -125,7 +142,7 @@ async def measure(
     prefixes = [" ".join(rng.choices(WORDS, k=PREFIX_WORDS)) for _ in range(GROUPS)]
     left = [rng.choice(prefixes) + f"\n\nQuestion {n}: what grows?" for n in range(requests)]
     prompt = cached = 0
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1800)) as session:
         for each in servers:
             async with session.post(f"http://127.0.0.1:{each}/flush_cache") as response:
                 response.raise_for_status()
