@@ -12,6 +12,8 @@ import pytest
 from skirret_local.installation import Site, until
 from skirret_local.manifests import inference_model
 
+pytestmark = pytest.mark.full
+
 
 @dataclass
 class Load:

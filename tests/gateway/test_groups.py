@@ -107,7 +107,10 @@ async def test_a_workers_group_goes_before_the_prompt_and_a_clients_does_not(
     tmp_path: Path, start: Start, server: ScriptedServer
 ) -> None:
     settings = replace(
-        Settings(), tenants=mount_tenants(tmp_path, "team"), release_namespace="team"
+        Settings(),
+        tenants=mount_tenants(tmp_path, "team"),
+        release_namespace="team",
+        strategy="PrefixHash",
     )
     async with ScriptedServer() as other:
         gateway = await start({"m": [server.url, other.url]}, settings)
