@@ -40,7 +40,7 @@ SUITES = {
         ),
         Suite(
             "unit",
-            180,
+            270,
             [
                 # One process per core, so one thread in each.
                 ["env", "OMP_NUM_THREADS=1"]
@@ -48,8 +48,8 @@ SUITES = {
                 + ["-m", "not full", "--numprocesses=2", "--dist=loadfile"]
             ],
         ),
-        Suite("contract", 300, [pytest("tests/contract", "tests/seeds", "-m", "not full")]),
-        Suite("batch", 240, [pytest("tests/batch", "-m", "not full")]),
+        Suite("contract", 420, [pytest("tests/contract", "tests/seeds", "-m", "not full")]),
+        Suite("batch", 300, [pytest("tests/batch", "-m", "not full")]),
         Suite("e2e", 600, [pytest("e2e/tests", "-m", "not full")]),
         Suite(
             "e2e-full",

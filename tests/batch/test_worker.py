@@ -530,7 +530,7 @@ async def test_the_first_plan_written_is_everybodys(folder: Folder, fast: Worker
 async def test_a_replacement_goes_on_at_once_and_others_wait(
     folder: Folder, fast: WorkerSettings
 ) -> None:
-    settings = replace(fast, stale_after=0.4, renew_after=1000.0)
+    settings = replace(fast, stale_after=3.0, renew_after=1000.0)
     for slot, waits in (("0", False), ("1", True)):
         batch_id = await submit(folder, *numbered(4))
         dead = worker(folder, batch_id, FakeCompletions(Slow(quick=0)), settings)
@@ -540,7 +540,7 @@ async def test_a_replacement_goes_on_at_once_and_others_wait(
         await asyncio.wait([running])
         began = time.monotonic()
         await worker(folder, batch_id, FakeCompletions(), settings, slot=slot).live()
-        assert (time.monotonic() - began > 0.4) == waits
+        assert (time.monotonic() - began > 3.0) == waits
 
 
 async def exists(store: BatchStore, key: str) -> bool:

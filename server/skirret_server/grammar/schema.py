@@ -184,9 +184,9 @@ class Schema:
             followed = part
             while isinstance(followed, dict) and "$ref" in followed:
                 siblings = {key: value for key, value in followed.items() if key != "$ref"}
+                target = self._resolved(followed["$ref"], at)
                 if self._within.get(followed["$ref"], 0) > RECURSION:
                     return False
-                target = self._resolved(followed["$ref"], at)
                 self._count_node()
                 followed = merge(target, siblings, at) if siblings else target
             merged = merge(merged, followed, at)

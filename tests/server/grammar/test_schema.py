@@ -110,6 +110,7 @@ def test_what_a_schema_forbids_is_never_generated(schema: Any, value: Any) -> No
         ({"uniqueItems": 1}, "true or false"),
         ({"$defs": {"a": {"$id": "b", "type": "null"}}, "$ref": "#/$defs/a"}, "id"),
         ({"format": {}}, "format"),
+        ({"allOf": [{"$ref": []}]}, "ref"),
         ({"enum": [1], "const": True}, "no value is valid"),
         ({"const": 1, "allOf": [{"const": True}]}, "no value is valid"),
         ({"prefixItems": [{}], "allOf": [{"items": {"type": "null"}}]}, "prefixItems"),
@@ -138,7 +139,7 @@ def test_what_can_not_be_enforced_is_refused_by_name(schema: Any, reason: str) -
     [
         ("type", 3, "string"), ("required", 3, ["a"]), ("properties", [], {"a": {}}),
         ("enum", 3, [1]), ("minimum", "a", 1), ("pattern", 3, "a"),
-        ("$ref", [], "#"), ("type", [{}], "string"), ("prefixItems", {}, []),
+        ("type", [{}], "string"), ("prefixItems", {}, []),
     ],
     ids=lambda keywords: f"{keywords[0]}-{keywords[1]}",
 )  # fmt: skip
