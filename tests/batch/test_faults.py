@@ -114,17 +114,26 @@ async def test_a_store_that_goes_away_for_half_a_minute_costs_no_line(
     way: Way, spoiler: tuple[Spoiler, str]
 ) -> None:
     settings = WorkerSettings(concurrency=4, shard_lines=30)
-    asked = await go_away(way, spoiler[0], settings, seconds=35.0)
+    patient = Retries(seconds=300.0, longest_pause=10.0)  # the worker's own
+    asked = await go_away(way, spoiler[0], settings, seconds=35.0, retries=patient)
     print(f"\n{asked} asked of {TOTAL}")
     assert asked <= TOTAL + 2 * 4
 
 
-async def go_away(way: Way, network: Spoiler, settings: WorkerSettings, seconds: float) -> int:
+async def go_away(
+    way: Way,
+    network: Spoiler,
+    settings: WorkerSettings,
+    seconds: float,
+    retries: Retries = RETRIES,
+) -> int:
     """How many lines were asked, by two workers whose leases all ran out meanwhile."""
     batch_id = await submit(way.store(), *LINES, parallelism=2)
     engine = FakeCompletions(seconds=0.1)
     lives = [
-        asyncio.create_task(Worker(way.store(), batch_id, engine, settings, slot=slot).live())
+        asyncio.create_task(
+            Worker(way.store(retries=retries), batch_id, engine, settings, slot=slot).live()
+        )
         for slot in ("0", "1")
     ]
     while engine.asked.total() < TOTAL // 3:
