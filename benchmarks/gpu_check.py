@@ -32,6 +32,7 @@ from skirret_server.model.description import Description
 from skirret_server.sampling.launched import Sampler
 from skirret_server.scheduler.sequence import Sequence
 from skirret_server.testing import tiny_model
+from skirret_server.testing.drawing import chi_squared, probabilities
 from skirret_server.testing.flashinfer import fake_hardware
 from skirret_server.testing.layouts import RandomStep, random_step
 
@@ -256,29 +257,10 @@ def draws(on: Hardware, sampling: Sampling, scale: Scale) -> str:
     sampler = Sampler(device, on.library(), 0)
     drawn = sampler.draw(logits.repeat(scale.draws, 1).to(device.place), many, frozenset())
     tokens = [each.token or 0 for each in drawn.outcomes()]
-    seen = np.bincount(tokens, minlength=vocabulary)
-    expected = _probabilities(logits[0], sampling) * scale.draws
-    assert not seen[expected == 0].any(), "a token was drawn that can't be"
-    likely = expected >= 5
-    chi2 = float(((seen - expected) ** 2 / np.maximum(expected, 1))[likely].sum())
-    degrees = max(int(likely.sum()) - 1, 1)
-    most = degrees + 5 * math.sqrt(2 * degrees)
+    expected = probabilities(logits[0], sampling) * scale.draws
+    chi2, most = chi_squared(tokens, expected)
     assert chi2 < most, f"chi² {chi2:.1f}, expected at most {most:.1f}"
     return f"chi² {chi2:.1f} of at most {most:.1f}"
-
-
-def _probabilities(logits: torch.Tensor, sampling: Sampling) -> np.ndarray:
-    """Temperature, then top-k, top-p, min-p; each on what the one before left."""
-    p = (logits.double() / sampling.temperature).softmax(-1).numpy()
-    order = np.argsort(-p, kind="stable")
-    if 0 < sampling.top_k < len(p):
-        p[order[sampling.top_k :]] = 0
-        p /= p.sum()
-    before = np.cumsum(p[order]) - p[order]
-    p[order[1:][before[1:] >= sampling.top_p]] = 0
-    p[p < sampling.min_p * p.max()] = 0
-    kept: np.ndarray = p / p.sum()
-    return kept
 
 
 # The engine

@@ -4,6 +4,8 @@ The gateway drops every inbound header that begins with PREFIX and sets its own;
 them only beside the right token.
 """
 
+import json
+
 PREFIX = "x-skirret-"
 TOKEN = "x-skirret-token"
 LANE = "x-skirret-lane"
@@ -50,3 +52,8 @@ TENANT_SECRET = "skirret-tenant"  # the Secret of one namespace, with keys store
 # The last line of a process that gives up: FATAL + {"reason": CamelCase, "message": text}.
 # Kubernetes carries it to the pod's status (terminationMessagePolicy), the operator to the CR's.
 FATAL = "skirret-fatal: "
+
+
+def fatal(reason: str, message: str) -> str:
+    """That line."""
+    return FATAL + json.dumps({"reason": reason, "message": message})

@@ -41,23 +41,21 @@ DEFINITION = Kind(
     namespaced=False,
 )
 
-_BY_NAME = {
-    kind.name: kind
-    for kind in (
-        MODEL,
-        BATCH,
-        DEPLOYMENT,
-        REVISION,
-        SERVICE,
-        POD,
-        EVENT,
-        JOB,
-        BUDGET,
-        CLAIM,
-        LEASE,
-        DEFINITION,
-    )
-}
+KINDS = (
+    MODEL,
+    BATCH,
+    DEPLOYMENT,
+    REVISION,
+    SERVICE,
+    POD,
+    EVENT,
+    JOB,
+    BUDGET,
+    CLAIM,
+    LEASE,
+    DEFINITION,
+)
+_BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def kind_of(name: str) -> Kind:

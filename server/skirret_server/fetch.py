@@ -7,12 +7,11 @@ needs no torch and no GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from skirret_api.internal import FATAL
+from skirret_api.internal import fatal
 from skirret_server.load import folder as files
 from skirret_server.load.errors import LoadError
 from skirret_server.load.progress import Progress
@@ -34,8 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         else:
             print(fetch(given.model, Progress(), check))
     except LoadError as error:
-        line = json.dumps({"reason": error.reason, "message": str(error)})
-        print(FATAL + line, file=sys.stderr, flush=True)
+        print(fatal(error.reason, str(error)), file=sys.stderr, flush=True)
         return 1
     return 0
 

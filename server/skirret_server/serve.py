@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import secrets
 import signal
@@ -88,8 +87,7 @@ def serve(settings: LaunchSettings, load: Loader = load_model) -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(settings, load, started=time.monotonic()))
     except CannotServe as error:
-        line = json.dumps({"reason": error.reason, "message": str(error)})
-        print(internal.FATAL + line, file=sys.stderr, flush=True)
+        print(internal.fatal(error.reason, str(error)), file=sys.stderr, flush=True)
         return 1
     return 0
 

@@ -194,17 +194,24 @@ async def test_a_disk_that_is_read_only_is_told_everywhere(bench: Bench, small_d
     await check(store, batch_id)
 
 
-async def test_an_input_that_is_gone_in_the_middle_is_told_and_put_back(
-    folder: Folder, fast: WorkerSettings
-) -> None:
+async def stopped_midway(
+    folder: Folder, engine: FakeCompletions, fast: WorkerSettings
+) -> tuple[str, str]:
+    """A batch of which some lines are answered, and where its input is."""
     batch_id = await submit(folder, *LINES)
-    engine = FakeCompletions(seconds=0.02)
     first = Worker(folder, batch_id, engine, replace(fast, concurrency=2), slot="0")
     running = asyncio.create_task(first.live())
     while engine.asked.total() < 10:
         await asyncio.sleep(0.01)
     first.stop()
-    source = str((await running).source)
+    return batch_id, str((await running).source)
+
+
+async def test_an_input_that_is_gone_in_the_middle_is_told_and_put_back(
+    folder: Folder, fast: WorkerSettings
+) -> None:
+    engine = FakeCompletions(seconds=0.02)
+    batch_id, source = await stopped_midway(folder, engine, fast)
     data = await folder.read(source)
     await folder.delete(source)
     with pytest.raises(StoreError, match=f"nothing at {source}: the input of batch {batch_id}"):
@@ -218,14 +225,9 @@ async def test_an_input_that_is_gone_in_the_middle_is_told_and_put_back(
 async def test_an_input_that_stays_gone_can_be_cancelled(
     folder: Folder, fast: WorkerSettings
 ) -> None:
-    batch_id = await submit(folder, *LINES)
     engine = FakeCompletions(seconds=0.02)
-    first = Worker(folder, batch_id, engine, replace(fast, concurrency=2), slot="0")
-    running = asyncio.create_task(first.live())
-    while engine.asked.total() < 10:
-        await asyncio.sleep(0.01)
-    first.stop()
-    await folder.delete(str((await running).source))
+    batch_id, source = await stopped_midway(folder, engine, fast)
+    await folder.delete(source)
     await records.change(folder, batch_id, lambda it: records.cancel(it, 0))
     ended = await Worker(folder, batch_id, engine, fast, slot="0").live()
     assert ended.batch.status == "cancelled"

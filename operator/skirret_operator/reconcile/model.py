@@ -24,7 +24,7 @@ from skirret_operator.reconcile.difference import differs, is_going, stamped
 from skirret_operator.reconcile.model_status import Decision, report
 from skirret_operator.reconcile.observed import ObservedModel
 from skirret_operator.reconcile.plan import Blocked, Plan, invalid
-from skirret_operator.reconcile.rollout import Course, course, revision_of
+from skirret_operator.reconcile.rollout import Course, course, last_good, revision_of
 
 
 def reconcile(model: Object, observed: ObservedModel, config: OperatorConfig, now: float) -> Plan:
@@ -144,8 +144,9 @@ def _superseded(
 ) -> tuple[Object, ...]:
     """Revisions beyond the last few, but none that is needed still, or that a pod runs."""
     needed = {revision_of(pod) for pod in observed.pods} | {way.target.name, way.chosen.name}
-    if not way.target.served:
-        needed |= {max((r for r in known if r.served), key=_number, default=way.target).name}
+    good = last_good(known, way.target)
+    if good is not None and not way.target.served:
+        needed.add(good.name)
     others = sorted((r for r in known if r.name not in needed), key=_number, reverse=True)
     spare = max(0, revisions.KEPT - len(needed))
     return tuple(r.live for r in others[spare:] if r.live is not None and not is_going(r.live))

@@ -16,7 +16,7 @@ from skirret_operator.reconcile.difference import is_going
 from skirret_operator.reconcile.observed import ObservedModel
 from skirret_operator.reconcile.plan import Blocked, Note, Plan
 from skirret_operator.reconcile.rollout import is_ready, revision_of
-from skirret_operator.reconcile.times import epoch, in_words
+from skirret_operator.reconcile.times import epoch, in_words, sooner
 
 # Most of what a model waits for is told by a watch; the rest is looked up this often.
 _LOOK_AGAIN_SECONDS = 5.0
@@ -73,7 +73,7 @@ def report(
     return Plan(
         status=status if status != before else None,
         note=_note(find(before, "Ready"), ready),
-        again=_sooner(decision.again, _again(decision, pods, left, config)),
+        again=sooner(decision.again, _again(decision, pods, left, config)),
     )
 
 
@@ -192,10 +192,6 @@ def _again(decision: Decision, pods: _Pods, left: float, config: OperatorConfig)
     if not pods.cause.is_watched:
         return _LOOK_AGAIN_SECONDS
     return max(left + 1, _LOOK_AGAIN_SECONDS) if left > 0 else None
-
-
-def _sooner(*times: float | None) -> float | None:
-    return min((each for each in times if each is not None), default=None)
 
 
 def _load(progress: Progress) -> Object:

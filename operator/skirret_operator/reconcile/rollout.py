@@ -18,10 +18,11 @@ from skirret_operator.build.preflight import job_name, preflight
 from skirret_operator.build.revision import Revision
 from skirret_operator.build.server import CONTAINER
 from skirret_operator.reconcile.cause import Cause, deepest
+from skirret_operator.reconcile.conditions import find
 from skirret_operator.reconcile.difference import is_going
 from skirret_operator.reconcile.observed import ObservedModel
 from skirret_operator.reconcile.plan import Blocked
-from skirret_operator.reconcile.times import epoch, in_words
+from skirret_operator.reconcile.times import epoch, in_words, sooner
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +51,30 @@ def course(
     state = _State(observed, known, target, spec.replicas)
     target = _judged(model, target, state, rollout, now)
     job = _job(model, target, state)
-    found = Course(
+    chosen, has_failed, awaits_job = target, target.failed is not None, False
+    if has_failed:
+        chosen = state.fallback or state.current or target
+    elif state.needs_preflight and state.current and not _is_over(job, observed, now, patience):
+        chosen, awaits_job = state.current, True
+    is_idle = has_failed or (state.needs_preflight and not awaits_job)
+    surges, again = _surging(rollout, chosen, observed, now, patience)
+    left = int(max(1, seconds(rollout.progress_deadline) - (now - target.asked)))
+    return Course(
         target,
-        _chosen(target, state, awaits_preflight=False),
-        surges=False,
+        chosen,
+        surges,
+        preflight=preflight(model, target, state.node, left) if awaits_job and not job else None,
         idle_preflights=tuple(
-            each for each in observed.preflights if not _has_ended(each) and each is not job
+            each
+            for each in observed.preflights
+            if not _has_ended(each) and (is_idle or each is not job)
         ),
+        waits=_preparing(target, observed) if awaits_job else None,
+        blocked=Blocked("RolloutFailed", f"revision {target.name}: {target.failed}")
+        if has_failed
+        else None,
+        again=sooner(patience if awaits_job else None, again),
     )
-    if target.failed is not None:
-        found = replace(
-            found,
-            blocked=Blocked("RolloutFailed", f"revision {target.name}: {target.failed}"),
-            idle_preflights=tuple(each for each in observed.preflights if not _has_ended(each)),
-        )
-    elif state.needs_preflight and not _is_over(job, observed, now, patience):
-        assert state.current is not None
-        left = int(max(1, seconds(rollout.progress_deadline) - (now - target.asked)))
-        found = replace(
-            found,
-            chosen=state.current,
-            preflight=None if job else preflight(model, target, state.node, left),
-            waits=_preparing(target, observed),
-            again=patience,
-        )
-    elif state.needs_preflight and job is not None and not _has_ended(job):
-        found = replace(found, idle_preflights=(job,))
-    surges, again = _surging(rollout, found.chosen, observed, now, patience)
-    return replace(found, surges=surges, again=_sooner(found.again, again))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +106,12 @@ class _State:
     def current(self) -> Revision | None:
         """What the Deployment is made from."""
         live = self.observed.deployment
-        name = None if live is None else _revision_in(live)
+        name = None if live is None else revision_of(live["spec"]["template"])
         return next((each for each in self.known if each.name == name), None)
 
     @property
     def fallback(self) -> Revision | None:
-        """The last good revision before the target."""
-        good = [each for each in self.known if each.served and each.name != self.target.name]
-        return max(good, key=lambda each: each.number, default=None)
+        return last_good(self.known, self.target)
 
     @property
     def needs_preflight(self) -> bool:
@@ -136,21 +131,19 @@ class _State:
 
 
 def is_ready(pod: Object) -> bool:
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in pod.get("status", {}).get("conditions", [])
-    )
+    return _holds(pod, "Ready")
 
 
 def revision_of(pod: Object) -> str | None:
+    """Of a pod, or of a pod template."""
     found: str | None = pod["metadata"].get("labels", {}).get(REVISION_LABEL)
     return found
 
 
-def _chosen(target: Revision, state: _State, *, awaits_preflight: bool) -> Revision:
-    if target.failed is None and not awaits_preflight:
-        return target
-    return state.fallback or state.current or target
+def last_good(known: Sequence[Revision], target: Revision) -> Revision | None:
+    """What a target that fails gives way to."""
+    good = [each for each in known if each.served and each.name != target.name]
+    return max(good, key=lambda each: each.number, default=None)
 
 
 def _judged(
@@ -198,7 +191,7 @@ def _job(model: Object, target: Revision, state: _State) -> Object | None:
 
 def _preflight_failure(job: Object | None, observed: ObservedModel) -> str | None:
     cause = deepest(observed.preflight_pods, PREFLIGHT, observed.events, {}, job)
-    if (job is not None and _has(job, "Failed")) or (observed.preflight_pods and cause.is_final):
+    if (job is not None and _holds(job, "Failed")) or (observed.preflight_pods and cause.is_final):
         return f"{cause.reason}: {cause.message}"
     return None
 
@@ -207,7 +200,7 @@ def _is_over(job: Object | None, observed: ObservedModel, now: float, patience: 
     """Whether it has succeeded, or has found no place: then it must not hold the rollout up."""
     if job is None:
         return False
-    if _has(job, "Complete"):
+    if _holds(job, "Complete"):
         return True
     placed = any("nodeName" in pod["spec"] for pod in observed.preflight_pods)
     return not placed and now - epoch(job["metadata"]["creationTimestamp"]) >= patience
@@ -223,14 +216,12 @@ def _preparing(target: Revision, observed: ObservedModel) -> Cause:
 
 
 def _has_ended(job: Object) -> bool:
-    return _has(job, "Complete") or _has(job, "Failed")
+    return _holds(job, "Complete") or _holds(job, "Failed")
 
 
-def _has(live: Object, condition: str) -> bool:
-    return any(
-        each["type"] == condition and each["status"] == "True"
-        for each in live.get("status", {}).get("conditions", [])
-    )
+def _holds(live: Object, condition: str) -> bool:
+    found = find(live.get("status", {}), condition)
+    return found is not None and found["status"] == "True"
 
 
 # ---- room for both
@@ -245,10 +236,10 @@ def _surging(
     live = observed.deployment
     if live is None:
         return False, None
-    if _revision_in(live) != chosen.name:  # it begins
+    if revision_of(live["spec"]["template"]) != chosen.name:  # it begins
         answers = any(is_ready(pod) and not is_going(pod) for pod in observed.pods)
         return answers and not _is_for_one_node(observed.cache_claim), None
-    if not _surges(live) or _has(live, "ReplicaFailure"):
+    if not _surges(live) or _holds(live, "ReplicaFailure"):
         return False, None
     waits = [now - since for pod in observed.pods if (since := _unplaced_since(pod, chosen))]
     if not waits:
@@ -259,10 +250,10 @@ def _surging(
 def _unplaced_since(pod: Object, chosen: Revision) -> float | None:
     if revision_of(pod) != chosen.name or is_going(pod):
         return None
-    for each in pod.get("status", {}).get("conditions", []):
-        if each["type"] == "PodScheduled" and each["status"] == "False":
-            return epoch(each.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
-    return None
+    placed = find(pod.get("status", {}), "PodScheduled")
+    if placed is None or placed["status"] == "True":
+        return None
+    return epoch(placed.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
 
 
 def _surges(live: Object) -> bool:
@@ -273,13 +264,3 @@ def _surges(live: Object) -> bool:
 def _is_for_one_node(claim: Object | None) -> bool:
     modes = [] if claim is None else claim["spec"].get("accessModes", [])
     return bool(modes) and not {"ReadWriteMany", "ReadOnlyMany"} & set(modes)
-
-
-def _revision_in(live: Object) -> str | None:
-    metadata = live["spec"].get("template", {}).get("metadata", {})
-    found: str | None = metadata.get("labels", {}).get(REVISION_LABEL)
-    return found
-
-
-def _sooner(*times: float | None) -> float | None:
-    return min((each for each in times if each is not None), default=None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -163,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _give_up(reason: str, message: str) -> int:
-    print(internal.FATAL + json.dumps({"reason": reason, "message": message}), file=sys.stderr)
+    print(internal.fatal(reason, message), file=sys.stderr)
     return 1
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skirret_api.internal import FATAL
+from skirret_api.internal import fatal as fatal_line
 from skirret_api.launch import ServerSettings
 from skirret_server import model
 from skirret_server.engine import machine
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 def end_process(reason: str, message: str) -> None:
     """Tells Kubernetes why, and is gone: a stuck thread can't be joined."""
-    print(FATAL + json.dumps({"reason": reason, "message": message}), file=sys.stderr, flush=True)
+    print(fatal_line(reason, message), file=sys.stderr, flush=True)
     os._exit(1)
 
 

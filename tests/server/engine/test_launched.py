@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Sequence as Listing
 from dataclasses import replace
@@ -25,6 +24,7 @@ from skirret_server.load.progress import Progress
 from skirret_server.sampling.launched import Sampler
 from skirret_server.sampling.sampler import sample
 from skirret_server.scheduler.sequence import Outcome, Row, Sequence, Step
+from skirret_server.testing.drawing import chi_squared, probabilities
 from skirret_server.testing.flashinfer import fake_hardware, fake_library
 from skirret_server.testing.gpu import FakeGpu
 
@@ -123,27 +123,8 @@ def test_draws_follow_the_distribution(sampling: Sampling, seed: int | None) -> 
     logits = random_logits(1, vocabulary, 1.5)
     many = [sequence(replace(sampling, seed=seed), seed=row) for row in range(draws)]
     tokens = [each.token or 0 for each in drawn(logits.repeat(draws, 1), many)]
-    seen = np.bincount(tokens, minlength=vocabulary)
-    expected = probabilities(logits[0], sampling) * draws
-    assert not seen[expected == 0].any()
-    likely = expected >= 5
-    chi2 = ((seen - expected) ** 2 / np.maximum(expected, 1))[likely].sum()
-    degrees = max(int(likely.sum()) - 1, 1)
-    assert chi2 < degrees + 5 * math.sqrt(2 * degrees)
-
-
-def probabilities(logits: torch.Tensor, sampling: Sampling) -> np.ndarray:
-    """Temperature, then top-k, top-p, min-p; each on what the one before left."""
-    p = (logits.double() / sampling.temperature).softmax(-1).numpy()
-    order = np.argsort(-p, kind="stable")
-    if 0 < sampling.top_k < len(p):
-        p[order[sampling.top_k :]] = 0
-        p /= p.sum()
-    before = np.cumsum(p[order]) - p[order]
-    p[order[1:][before[1:] >= sampling.top_p]] = 0
-    p[p < sampling.min_p * p.max()] = 0
-    kept: np.ndarray = p / p.sum()
-    return kept
+    chi2, most = chi_squared(tokens, probabilities(logits[0], sampling) * draws)
+    assert chi2 < most
 
 
 class Nothing:
