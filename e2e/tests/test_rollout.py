@@ -77,8 +77,8 @@ def test_a_rollout_fails_no_request(
 ) -> None:
     name = f"rolls-{profile}"
     site.apply(inference_model(name, profile=profile))
-    ready(name)
     try:
+        ready(name)
         before = revisions(site, name)["target"]
         with load(site, name) as seen:
             until("the load runs", lambda: seen.answered > 2, within=120)
@@ -114,8 +114,8 @@ def test_a_broken_revision_gives_way_and_fails_no_request(
     name = "breaks"
     good = {"profile": "both-gpus"}
     site.apply(inference_model(name, **good))
-    ready(name)
     try:
+        ready(name)
         before = revisions(site, name)["serving"]
         with load(site, name) as seen:
             until("the load runs", lambda: seen.answered > 2, within=120)
