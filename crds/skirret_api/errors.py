@@ -90,8 +90,16 @@ class Overloaded(ApiError):
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
 
-    def __init__(self, message: str, *, retry_after: int = 1) -> None:
-        super().__init__(message, headers={"retry-after": str(min(retry_after, 120))})
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: int = 1,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        after = {"retry-after": str(min(retry_after, 120))}
+        super().__init__(message, code=code, headers={**after, **(headers or {})})
 
 
 class OverQuota(ApiError):

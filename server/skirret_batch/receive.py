@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -109,7 +110,8 @@ class _Incoming:
         anchor = self.fields.get("expires_after[anchor]")
         seconds = self.fields.get("expires_after[seconds]")
         if anchor is not None or seconds is not None:
-            check_expiry(anchor, int(seconds) if seconds and seconds.isdecimal() else None)
+            number = int(seconds) if seconds and re.fullmatch("-?[0-9]{1,18}", seconds) else None
+            check_expiry("expires_after", anchor, number)
 
     def _drop(self, event: form.Event) -> None:
         if isinstance(event, form.PartData) and self._refusal is not None:
@@ -136,11 +138,12 @@ class _Incoming:
     def _begin(self, part: form.PartBegins) -> None:
         self._part = part
         if part.name == "file":
-            if part.filename is None:
+            filename = PurePosixPath((part.filename or "").replace("\\", "/")).name[:255]
+            if not filename:
                 raise InvalidRequest("'file' must be a file, with a name.", param="file")
             if self.filename is not None:
                 raise InvalidRequest("There is more than one 'file'.", param="file")
-            self.filename = PurePosixPath(part.filename.replace("\\", "/")).name[:255]
+            self.filename = filename
             self._check_file()
         elif part.name not in _FIELDS:
             raise InvalidRequest(
@@ -148,6 +151,8 @@ class _Incoming:
                 param=part.name[:64],
                 code="unknown_parameter",
             )
+        elif part.name in self.fields:
+            raise InvalidRequest(f"There is more than one '{part.name}'.", param=part.name)
 
     def _check_purpose(self) -> None:
         purpose = self.fields.get("purpose")
@@ -177,22 +182,22 @@ class _Incoming:
             )
 
 
-def check_expiry(anchor: object, seconds: object) -> int:
-    """The seconds of an `expires_after`. Raises InvalidRequest."""
+def check_expiry(param: str, anchor: object, seconds: object) -> int:
+    """The seconds of such a parameter. Raises InvalidRequest."""
     if anchor != "created_at":
         raise InvalidRequest(
             "Invalid value for the anchor. Supported values are: 'created_at'.",
-            param="expires_after.anchor",
+            param=f"{param}.anchor",
             code="invalid_value",
         )
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         raise InvalidRequest(
-            "The seconds must be an integer.", param="expires_after.seconds", code="invalid_type"
+            "The seconds must be an integer.", param=f"{param}.seconds", code="invalid_type"
         )
     if not files.MIN_EXPIRY <= seconds <= files.MAX_EXPIRY:
         raise InvalidRequest(
             f"The seconds must be from {files.MIN_EXPIRY} to {files.MAX_EXPIRY}.",
-            param="expires_after.seconds",
+            param=f"{param}.seconds",
             code="invalid_value",
         )
     return seconds

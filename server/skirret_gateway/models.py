@@ -10,9 +10,11 @@ from typing import Any
 from skirret_api import internal
 from skirret_api.errors import NotFound
 from skirret_batch.completions import Answer, counted_tokens
+from skirret_gateway.caller import Caller
 from skirret_gateway.fleet import Fleet
 from skirret_gateway.headers import lines
 from skirret_gateway.health import Outcome
+from skirret_gateway.prompt import Prompt
 from skirret_gateway.relay import Relay
 from skirret_gateway.table import Replica
 from skirret_gateway.upstream import ConnectFailed, Ended, Pool
@@ -27,7 +29,7 @@ class Models:
 
     def model_id(self, name: str) -> str | None:
         try:
-            return str(self.fleet.find(self.namespace, name).id)
+            return str(self.fleet.find(Caller(self.namespace), name).id)
         except NotFound:
             return None
 
@@ -36,8 +38,8 @@ class Models:
         name, body = asked.get("model"), json.dumps(asked).encode()
         if not isinstance(name, str) or self.model_id(name) is None:
             return 0  # such a line is refused
-        model = self.fleet.find(self.namespace, name).id
-        lease = self.fleet.try_lease(self.fleet.wish(model, b"", len(body)))
+        model = self.fleet.find(Caller(self.namespace), name).id
+        lease = self.fleet.try_lease(self.fleet.wish(model, Prompt(), len(body)))
         if lease is None:
             return None
         outcome = Outcome.UNKNOWN
@@ -67,7 +69,7 @@ class Models:
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % length),
         ]
-        token = self.token(self.fleet.find(self.namespace, name).id.namespace)
+        token = self.token(self.fleet.find(Caller(self.namespace), name).id.namespace)
         if token is not None:
             headers.append((internal.TOKEN.encode(), token.encode()))
             headers.append((internal.LANE.encode(), internal.BATCH.encode()))

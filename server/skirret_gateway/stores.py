@@ -30,7 +30,7 @@ class Stores:
         self._open: dict[str, tuple[S3Store | FolderStore, BatchStore]] = {}
         self._replaced: list[BatchStore] = []  # requests may still use them
         self._app: asgi.Application = files_and_batches(
-            lambda scope: self._of(str(scope[NAMESPACE])),
+            lambda scope: self.of(str(scope[NAMESPACE])),
             limits=limits,
             models=lambda scope: models(str(scope[NAMESPACE])),
         )
@@ -47,7 +47,7 @@ class Stores:
         for store in [*self._replaced, *(store for _, store in self._open.values())]:
             await store.close()
 
-    def _of(self, namespace: str) -> BatchStore:
+    def of(self, namespace: str) -> BatchStore:
         """Raises NotFound."""
         tenant = self._tenants().get(namespace)
         if tenant is None:

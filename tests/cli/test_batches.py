@@ -121,7 +121,13 @@ def write(folder: Path, *lines: str) -> Path:
 def process(name: str, *arguments: str | Path, stderr: int) -> subprocess.Popen[bytes]:
     """`skirret batch …` in a process of its own."""
     command = [sys.executable, "-m", "skirret_cli", "batch", name, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
+    # A shell that starts tests in its background has them ignore SIGINT, and their children too.
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def files(url: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,24 @@ async def test_arguments_of_null_are_refused_by_name(saying: Any) -> None:
     """K8"""
     error = (await saying("ok").chat(messages=[USER, called(None)])).json()["error"]
     assert error["param"] == "messages[1].tool_calls[0].function.arguments"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["{", "[1]", "NaN", '"\\ud800"', "1" * 5000, "[" * 100_000, "[" * 100_000 + "]" * 100_000],
+)
+async def test_arguments_that_are_no_object_stay_what_they_are(saying: Any, arguments: str) -> None:
+    """K8: models write such, and clients send them back"""
+    server = saying("ok")
+    server.template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments }}", {})
+    server.lifecycle.serve(server.served)
+    server.engine._info = replace(server.engine.info, context_length=10**6, max_total_tokens=10**6)
+    assert await prompt_of(server, called(arguments)) == arguments
+
+
+async def test_a_message_is_continued_only_where_it_has_text(saying: Any) -> None:
+    response = await saying("ok").chat(messages=[USER, called("{}")], continue_final_message=True)
+    assert response.json()["error"]["param"] == "continue_final_message"
 
 
 async def test_a_template_gets_arguments_as_an_object(saying: Any, tokenizer: Any) -> None:

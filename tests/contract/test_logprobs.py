@@ -33,7 +33,7 @@ async def test_infinity_never_reaches_the_body(saying: Any) -> None:
 
 async def test_chat_logprobs_have_the_chat_shape(saying: Any) -> None:
     """L2"""
-    answer = await saying("a", "b").both(logprobs=True)
+    answer = await saying("a", "b").every_way(logprobs=True)
     entries = answer["choices"][0]["logprobs"]["content"]
     assert [entry["token"] for entry in entries] == ["a", "b"]
     assert all(
@@ -78,7 +78,7 @@ async def test_echo_without_new_tokens_scores_the_prompt(saying: Any) -> None:
 
 async def test_the_top_holds_as_many_as_were_asked_for_likeliest_first(saying: Any) -> None:
     """L10"""
-    answer = await saying("a").both(logprobs=True, top_logprobs=3)
+    answer = await saying("a").every_way(logprobs=True, top_logprobs=3)
     top = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     values = [entry["logprob"] for entry in top]
     assert len(values) == 3
@@ -116,13 +116,13 @@ async def test_of_two_tokens_with_one_name_the_likelier_stays(saying: Any) -> No
 
 
 async def test_tokens_that_a_stop_removed_are_not_listed_but_counted(saying: Any) -> None:
-    answer = await saying("a", "S", "T").both(logprobs=True, stop="ST")
+    answer = await saying("a", "S", "T").every_way(logprobs=True, stop="ST")
     assert [e["token"] for e in answer["choices"][0]["logprobs"]["content"]] == ["a"]
     assert answer["usage"]["completion_tokens"] == 3
 
 
 async def test_a_token_that_a_stop_cut_is_listed(saying: Any) -> None:
-    answer = await saying("aS", "T").both(logprobs=True, stop="ST")
+    answer = await saying("aS", "T").every_way(logprobs=True, stop="ST")
     assert [e["token"] for e in answer["choices"][0]["logprobs"]["content"]] == ["aS"]
 
 

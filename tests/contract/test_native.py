@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from skirret_server.api.app import Mount
 from skirret_server.api.inprocess import ask
+from skirret_server.api.parameters import GENERATE, GENERATE_SAMPLING
 from skirret_server.embedded import ELSEWHERE
 from skirret_server.testing import IM_END
 
@@ -95,26 +96,127 @@ async def test_generate_allows_32_stops(saying: Any) -> None:
     assert response.json()["error"]["param"] == "sampling_params.stop"
 
 
+def options(**sampling: Any) -> dict[str, Any]:
+    return {"text": "a", "sampling_params": sampling}
+
+
+FAULTS = [
+    ({}, "text", "missing_required_parameter"),
+    ({"text": None}, "text", "missing_required_parameter"),
+    ({"text": "a", "input_ids": [1]}, "text", "invalid_value"),
+    ({"text": ""}, "text", "invalid_value"),
+    ({"text": ["a", ""]}, "text", "invalid_value"),
+    ({"text": []}, "text", "empty_array"),
+    ({"text": 1}, "text", "invalid_type"),
+    ({"text": "a" * 3000}, "text", "context_length_exceeded"),
+    ({"input_ids": [65] * 3000}, "input_ids", "context_length_exceeded"),
+    ({"input_ids": []}, "input_ids", "empty_array"),
+    ({"input_ids": [[]]}, "input_ids[0]", "empty_array"),
+    ({"input_ids": [1.0]}, "input_ids[0]", "invalid_type"),
+    ({"input_ids": [True]}, "input_ids[0]", "invalid_type"),
+    ({"input_ids": "a"}, "input_ids", "invalid_type"),
+    ({"input_ids": [-1]}, "input_ids[0]", "integer_below_min_value"),
+    ({"input_ids": [10**6]}, "input_ids", "invalid_value"),
+    ({"text": "a", "foo": 1}, "foo", "unknown_parameter"),
+    ({"text": "a", "model": "tiny"}, "model", "unknown_parameter"),
+    ({"text": "a", "lora_path": "x"}, "lora_path", "unsupported_parameter"),
+    ({"text": "a", "rid": ["x"]}, "rid", "invalid_type"),
+    ({"text": "a", "stream": 1}, "stream", "invalid_type"),
+    ({"text": "a", "top_logprobs_num": 21}, "top_logprobs_num", "integer_above_max_value"),
+    ({"text": "a", "logprob_start_len": -2}, "logprob_start_len", "integer_below_min_value"),
+    ({"text": "a", "sampling_params": []}, "sampling_params", "empty_array"),
+    ({"text": "a", "sampling_params": [None]}, "sampling_params[0]", "invalid_type"),
+    ({"text": "a", "sampling_params": [{}, {}]}, "sampling_params", "invalid_value"),
+    ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "sampling_params",
+     "invalid_value"),
+    ({"text": ["a", "b"], "sampling_params": [{}, {"top_k": 0}]}, "sampling_params[1].top_k",
+     "integer_below_min_value"),
+    (options(seed=1), "sampling_params.seed", "unknown_parameter"),
+    (options(top_p=0), "sampling_params.top_p", "decimal_below_min_value"),
+    (options(top_k=0), "sampling_params.top_k", "integer_below_min_value"),
+    (options(temperature=True), "sampling_params.temperature", "invalid_type"),
+    (options(max_new_tokens=-1), "sampling_params.max_new_tokens", "integer_below_min_value"),
+    (options(min_new_tokens=129), "sampling_params.min_new_tokens", "integer_above_max_value"),
+    (options(logit_bias={"x": 1}), "sampling_params.logit_bias", "invalid_value"),
+    (options(stop_token_ids=[10**6]), "sampling_params.stop_token_ids", "invalid_value"),
+    (options(sampling_seed=2**63), "sampling_params.sampling_seed", "integer_above_max_value"),
+    (options(regex="("), "sampling_params.regex", "invalid_grammar"),
+    (options(stop_regex="("), "sampling_params.stop_regex", "invalid_grammar"),
+    (options(regex="a", ebnf='root ::= "a"'), "sampling_params.ebnf", "invalid_value"),
+    (options(n=129), "sampling_params.n", "integer_above_max_value"),
+    ({"text": ["a"] * 2048, "sampling_params": {"n": 3}}, "n", "integer_above_max_value"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "param", "code"), FAULTS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_faulty_generate_is_refused_by_name(
+    saying: Any, body: dict[str, Any], param: str, code: str, stream: bool
+) -> None:
+    server = saying("a")
+    response = await server.post("/generate", {"stream": stream, **body})
+    error = response.json()["error"]
+    assert (response.status, error["param"], error["code"]) == (400, param, code)
+    assert await server.is_alive()
+
+
+async def test_generate_says_what_has_no_effect(saying: Any) -> None:
+    body = {"text": "a", "top_logprobs_num": 2, **options(spaces_between_special_tokens=False)}
+    response = await saying("a").post("/generate", body)
+    assert response.headers["x-ignored-params"] == (
+        "top_logprobs_num, sampling_params.spaces_between_special_tokens"
+    )
+
+
+async def test_null_is_the_default_for_every_field_of_generate(saying: Any) -> None:
+    """V19"""
+    nulls = dict.fromkeys(GENERATE)
+    nulls |= {"text": "a", "sampling_params": dict.fromkeys(GENERATE_SAMPLING)}
+    assert (await generate(saying("a"), **nulls))["text"] == "a"
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("path", "body", "param"),
     [
-        {},
-        {"text": "a", "input_ids": [1]},
-        {"text": []},
-        {"input_ids": [10**6]},
-        {"text": "a", "sampling_params": {"seed": 1}},
-        {"text": "a", "sampling_params": [{}, {}]},
-        {"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]},
-        {"text": "a", "lora_path": "x"},
-        {"text": "a" * 3000},
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": 1}, "prompt"),
+        ("/tokenize", {"prompt": ["a", 1]}, "prompt[1]"),
+        ("/tokenize", {"prompt": "a", "x": 1}, "x"),
+        ("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "x"}]}, "prompt"),
+        ("/tokenize", {"messages": [], "model": "tiny"}, "messages"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+        ("/detokenize", {"tokens": [1.0]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [10**6]}, "tokens"),
+        ("/abort_request", {}, "rid"),
+        ("/abort_request", {"rid": ""}, "rid"),
+        ("/abort_request", {"rid": 5}, "rid"),
+        ("/abort_request", {"abort_all": "yes"}, "abort_all"),
+        ("/abort_request", {"rid": "x", "y": 1}, "y"),
     ],
 )
-async def test_a_faulty_generate_is_refused(saying: Any, body: dict[str, Any]) -> None:
-    server = saying("a")
-    response = await server.post("/generate", body)
-    assert response.status == 400
-    assert response.json()["error"]["message"]
-    assert await server.is_alive()
+async def test_a_faulty_body_of_the_other_routes_is_refused_by_name(
+    saying: Any, path: str, body: dict[str, Any], param: str
+) -> None:
+    response = await saying("a").post(path, body)
+    assert (response.status, response.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+async def test_no_other_models_tokens_are_told(saying: Any, path: str) -> None:
+    """V1"""
+    body: dict[str, Any] = (
+        {"model": "nope", "prompt": "a"} if path == "/tokenize" else {"model": "nope"}
+    )
+    body |= {} if path == "/tokenize" else {"tokens": [1]}
+    response = await saying("a").post(path, body)
+    assert (response.status, response.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_everything_can_be_aborted_as_sglangs_client_asks_for_it(saying: Any) -> None:
+    response = await saying("a").post("/abort_request", {"rid": "", "abort_all": True})
+    assert response.json() == {"aborted": 0}
 
 
 async def test_tokens_and_back(saying: Any) -> None:
@@ -123,6 +225,8 @@ async def test_tokens_and_back(saying: Any) -> None:
     assert tokens["count"] == len(tokens["tokens"])
     text = (await server.post("/detokenize", {"tokens": tokens["tokens"]})).json()
     assert text == {"text": "the ring"}
+    nothing = (await server.post("/tokenize", {"prompt": "", "messages": None})).json()["tokens"]
+    assert (await server.post("/detokenize", {"tokens": nothing})).json() == {"text": ""}
 
 
 async def test_messages_are_tokenised_as_a_chat_would_be(saying: Any, chat: Any) -> None:

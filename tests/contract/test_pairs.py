@@ -36,7 +36,7 @@ PAIRS = [
 @pytest.mark.parametrize("body", PAIRS)
 async def test_two_features_hold_together_on_a_script(saying: Any, body: dict[str, Any]) -> None:
     thought = [THINK, "hm", END_THINK]
-    await saying(*thought, "He", "y 😀".encode()[:3], "y 😀".encode()[3:], *_CALL).both(
+    await saying(*thought, "He", "y 😀".encode()[:3], "y 😀".encode()[3:], *_CALL).every_way(
         **{"max_tokens": 100, **body}
     )
 
@@ -47,5 +47,5 @@ ON_A_MODEL = [pair for pair in PAIRS[::3] if "logprobs" not in str(pair.id)]
 
 @pytest.mark.parametrize("body", ON_A_MODEL)
 async def test_two_features_hold_together_on_a_model(real: Any, body: dict[str, Any]) -> None:
-    answer = await real.both(**{"max_tokens": 12, **body})
+    answer = await real.every_way(**{"max_tokens": 12, **body})
     assert len(answer["choices"]) == body.get("n", 1)

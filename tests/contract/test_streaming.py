@@ -42,7 +42,7 @@ async def test_each_choice_has_its_own_index_and_text(saying: Any, chat: Any) ->
     """R4, R5"""
     server = saying()
     server.engine.answer = by_choice
-    answer = await server.both(n=3, temperature=1, seed=7)
+    answer = await server.every_way(n=3, temperature=1, seed=7)
     assert [choice["message"]["content"] for choice in answer["choices"]] == [
         "choice 0",
         "choice 1",

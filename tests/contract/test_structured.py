@@ -37,16 +37,16 @@ def forced(text: str) -> dict[str, Any]:
 @pytest.mark.parametrize("n", [1, 2])
 async def test_a_literal_is_all_that_comes(real: Any, text: str, n: int) -> None:
     """U1, U8"""
-    answer = await real.both(**forced(text), n=n)
+    answer = await real.every_way(**forced(text), n=n)
     assert [c["message"]["content"] for c in answer["choices"]] == [text] * n
     assert {c["finish_reason"] for c in answer["choices"]} == {"stop"}
 
 
 async def test_a_stop_cuts_a_forced_text(real: Any) -> None:
     """S1, S4, S16"""
-    answer = await real.both(**forced("ABCDEFGHIJ!"), stop="DEFGHIJ")
+    answer = await real.every_way(**forced("ABCDEFGHIJ!"), stop="DEFGHIJ")
     assert content(answer) == "ABC"
-    answer = await real.both(**forced("abcDEF"), stop="DEFG")
+    answer = await real.every_way(**forced("abcDEF"), stop="DEFG")
     assert content(answer) == "abcDEF"
     assert answer["choices"][0]["finish_reason"] == "stop"
 
@@ -65,13 +65,13 @@ async def test_a_stop_cuts_a_forced_text(real: Any) -> None:
 async def test_a_regex_is_matched_by_the_whole_text(real: Any, pattern: str, expected: str) -> None:
     """G13, G14"""
     for seed in range(3):
-        answer = await real.both(regex=pattern, temperature=1, seed=seed)
+        answer = await real.every_way(regex=pattern, temperature=1, seed=seed)
         assert re.fullmatch(expected, content(answer))
 
 
 async def test_the_documents_example_gives_a_capital(real: Any) -> None:
     """G25"""
-    answer = await real.both(
+    answer = await real.every_way(
         response_format=schema_format(CAPITAL), temperature=1, seed=3, max_tokens=400
     )
     if answer["choices"][0]["finish_reason"] == "stop":
@@ -81,7 +81,7 @@ async def test_the_documents_example_gives_a_capital(real: Any) -> None:
 
 async def test_a_json_object_never_wanders_in_whitespace(real: Any) -> None:
     """G11"""
-    answer = await real.both(response_format={"type": "json_object"}, max_tokens=200)
+    answer = await real.every_way(response_format={"type": "json_object"}, max_tokens=200)
     text = content(answer)
     assert text.startswith("{")
     outside = re.sub(r'"(?:[^"\\]|\\.)*"?', "", text)
@@ -105,7 +105,7 @@ async def test_a_json_object_never_wanders_in_whitespace(real: Any) -> None:
     ],
 )
 async def test_every_spelling_is_enforced(real: Any, extra: dict[str, Any]) -> None:
-    assert content(await real.both(**extra)) == '"yes"'
+    assert content(await real.every_way(**extra)) == '"yes"'
 
 
 async def test_a_text_completion_is_enforced_too(real: Any) -> None:
@@ -169,18 +169,18 @@ async def test_bad_grammars_hurt_no_other_request(real: Any) -> None:
 
 async def test_a_schema_cut_by_the_length_says_so(real: Any) -> None:
     """G26"""
-    answer = await real.both(response_format=schema_format(CAPITAL), max_tokens=2)
+    answer = await real.every_way(response_format=schema_format(CAPITAL), max_tokens=2)
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
 async def test_a_bias_does_not_beat_the_grammar(real: Any) -> None:
     """G32"""
-    answer = await real.both(**forced("a"), logit_bias={"98": 100})
+    answer = await real.every_way(**forced("a"), logit_bias={"98": 100})
     assert content(answer) == "a"
 
 
 async def test_the_grammars_end_wins_over_ignore_eos(real: Any) -> None:
-    answer = await real.both(**forced("ab"), ignore_eos=True)
+    answer = await real.every_way(**forced("ab"), ignore_eos=True)
     assert content(answer) == "ab"
     assert answer["choices"][0]["finish_reason"] == "stop"
 
@@ -188,17 +188,19 @@ async def test_the_grammars_end_wins_over_ignore_eos(real: Any) -> None:
 async def test_what_must_be_escaped_is(real: Any) -> None:
     """G34"""
     values = ['a"b', "c\\d", "e\nf"]
-    answer = await real.both(response_format=schema_format({"enum": values}), temperature=1, seed=2)
+    answer = await real.every_way(
+        response_format=schema_format({"enum": values}), temperature=1, seed=2
+    )
     assert json.loads(content(answer)) in values
 
 
 async def test_logprobs_under_a_grammar_are_finite(real: Any) -> None:
     """L1, U5"""
-    answer = await real.both(regex="[01]", logprobs=True, top_logprobs=20)
+    answer = await real.every_way(regex="[01]", logprobs=True, top_logprobs=20)
     entry = answer["choices"][0]["logprobs"]["content"][0]
     assert len(entry["top_logprobs"]) == 20
     assert all(-10_000 < one["logprob"] <= 0 for one in entry["top_logprobs"])
-    answer = await real.both(**forced("😀"), logprobs=True, top_logprobs=2)
+    answer = await real.every_way(**forced("😀"), logprobs=True, top_logprobs=2)
     entries = answer["choices"][0]["logprobs"]["content"]
     assert bytes(b for entry in entries for b in entry["bytes"]).decode() == "😀"
 
@@ -220,4 +222,4 @@ async def test_a_caller_that_leaves_while_it_compiles_leaves_nothing(real: Any) 
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert real.lifecycle.running == 0
-    assert content(await real.both(**forced("ok"))) == "ok"
+    assert content(await real.every_way(**forced("ok"))) == "ok"

@@ -42,7 +42,7 @@ def calls(answer: dict[str, Any]) -> list[tuple[str, Any]]:
 
 async def test_a_required_call_is_written_by_grammar(real: Any) -> None:
     """K1, K2"""
-    answer = await real.both(
+    answer = await real.every_way(
         tools=[T1, T2], tool_choice="required", parallel_tool_calls=False, temperature=1, seed=1
     )
     (name, arguments), = calls(answer)  # fmt: skip
@@ -54,7 +54,7 @@ async def test_a_required_call_is_written_by_grammar(real: Any) -> None:
 
 async def test_a_named_call_ends_with_stop(real: Any) -> None:
     """K2"""
-    answer = await real.both(tools=[T1, T2], tool_choice=NAMED)
+    answer = await real.every_way(tools=[T1, T2], tool_choice=NAMED)
     assert calls(answer) == [("g", {})]
     assert answer["choices"][0]["finish_reason"] == "stop"
 
@@ -73,26 +73,58 @@ async def test_the_client_accumulates_one_valid_call(real: Any, chat: Any) -> No
 
 async def test_calls_are_found_in_free_text(saying: Any) -> None:
     """K2"""
-    answer = await saying(*WANTED).both(tools=[T1, T2], max_tokens=500)
+    answer = await saying(*WANTED).every_way(tools=[T1, T2], max_tokens=500)
     assert calls(answer) == [("f", {"a": 1}), ("g", {})]
     assert answer["choices"][0]["message"]["content"] == "Sure."
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"name": "\\ud800", "arguments": {}}',
+        '{"name": "a\nb", "arguments": {}}',
+        '{"name": "\\x", "arguments": {}}',
+        '{"name": "f", "arguments": ' + "[" * 250,
+        "[" * 250,
+        '{"name": 1, "arguments": {}}',
+        '{"name": "f"',
+        '{"arguments": {}}',
+        "1" * 300,
+        "",
+    ],
+)
+async def test_what_is_no_call_stays_text(saying: Any, written: str) -> None:
+    text = f"<tool_call>{written}</tool_call>"
+    answer = await saying(*text).every_way(tools=[T1], max_tokens=600)
+    assert answer["choices"][0]["message"]["content"] == text
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("written", ['"{\\"a\\": 1}"', '{"a": 1}'])
+async def test_arguments_may_be_written_as_text_or_before_the_name(
+    saying: Any, written: str
+) -> None:
+    text = f'<tool_call>{{"arguments": {written}, "name": "f"}}</tool_call>'
+    assert calls(await saying(*text).every_way(tools=[T1], max_tokens=600)) == [("f", {"a": 1})]
+
+
 async def test_without_parallel_calls_there_is_one(saying: Any) -> None:
     """K4"""
-    answer = await saying(*WANTED).both(tools=[T1, T2], parallel_tool_calls=False, max_tokens=500)
+    answer = await saying(*WANTED).every_way(
+        tools=[T1, T2], parallel_tool_calls=False, max_tokens=500
+    )
     assert calls(answer) == [("f", {"a": 1})]
 
 
 async def test_with_no_tool_chosen_text_stays_text(saying: Any) -> None:
-    answer = await saying(*WANTED).both(tools=[T1, T2], tool_choice="none", max_tokens=500)
+    answer = await saying(*WANTED).every_way(tools=[T1, T2], tool_choice="none", max_tokens=500)
     assert answer["choices"][0]["message"]["content"] == WANTED
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
 async def test_an_answer_without_calls_ends_with_stop(saying: Any) -> None:
-    answer = await saying("Hi").both(tools=[T1])
+    answer = await saying("Hi").every_way(tools=[T1])
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert "tool_calls" not in answer["choices"][0]["message"]
 
@@ -101,7 +133,7 @@ async def test_a_call_cut_by_the_length_keeps_what_there_is(saying: Any) -> None
     """K13"""
     written = '<tool_call>\n{"name": "f", "arguments": {"a": 1'
     server = saying(*written)
-    answer = await server.both(tools=[T1], max_tokens=len(written))
+    answer = await server.every_way(tools=[T1], max_tokens=len(written))
     call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
     assert call == {"name": "f", "arguments": '{"a": 1'}
     assert answer["choices"][0]["finish_reason"] == "length"
@@ -109,7 +141,7 @@ async def test_a_call_cut_by_the_length_keeps_what_there_is(saying: Any) -> None
 
 async def test_a_required_call_cut_at_once_is_no_failure(real: Any) -> None:
     """K13"""
-    answer = await real.both(tools=[T1], tool_choice="required", max_tokens=3)
+    answer = await real.every_way(tools=[T1], tool_choice="required", max_tokens=3)
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
@@ -118,14 +150,14 @@ async def test_only_allowed_tools_are_called(real: Any) -> None:
         "type": "allowed_tools",
         "allowed_tools": {"mode": "required", "tools": [NAMED]},
     }
-    answer = await real.both(tools=[T1, T2], tool_choice=choice, parallel_tool_calls=False)
+    answer = await real.every_way(tools=[T1, T2], tool_choice=choice, parallel_tool_calls=False)
     assert calls(answer) == [("g", {})]
 
 
 async def test_a_free_choice_is_between_a_call_and_the_schema(real: Any) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": 7}}}
     for seed in range(3):
-        answer = await real.both(
+        answer = await real.every_way(
             tools=[T2], response_format=schema, temperature=2, seed=seed, parallel_tool_calls=False
         )
         assert calls(answer) or answer["choices"][0]["message"]["content"] == "7"
@@ -178,4 +210,4 @@ async def test_a_faulty_tool_is_refused_by_name(
 async def test_the_format_of_calls_can_be_set(saying: Any) -> None:
     server = saying('[TOOL_CALLS][{"name": "g", "arguments": {}}]',
                     settings={"tool_call_parser": "mistral"})  # fmt: skip
-    assert calls(await server.both(tools=[T2])) == [("g", {})]
+    assert calls(await server.every_way(tools=[T2])) == [("g", {})]

@@ -22,7 +22,7 @@ async def test_characters_are_whole_in_every_delta(
 ) -> None:
     """U1"""
     server = saying(*pieces)
-    assert (await server.both())["choices"][0]["message"]["content"] == "😀é漢"
+    assert (await server.every_way())["choices"][0]["message"]["content"] == "😀é漢"
     events = await server.events("/v1/chat/completions", chat())
     assert "�" not in json.dumps(events, ensure_ascii=False)
 
@@ -43,7 +43,7 @@ async def test_echo_and_text_join_over_a_character_that_the_prompt_began(saying:
 
 async def test_a_character_cut_by_the_length_is_one_replacement(saying: Any) -> None:
     """U4"""
-    answer = await saying(b"\xf0\x9f", b"\x98\x80").both(max_tokens=1, logprobs=True)
+    answer = await saying(b"\xf0\x9f", b"\x98\x80").every_way(max_tokens=1, logprobs=True)
     choice = answer["choices"][0]
     assert choice["message"]["content"] == "�"
     assert choice["finish_reason"] == "length"
@@ -52,7 +52,7 @@ async def test_a_character_cut_by_the_length_is_one_replacement(saying: Any) -> 
 
 async def test_the_bytes_of_logprobs_join_to_the_content(saying: Any) -> None:
     """U5"""
-    answer = await saying(b"\xf0\x9f", b"\x98", b"\x80").both(logprobs=True, top_logprobs=2)
+    answer = await saying(b"\xf0\x9f", b"\x98", b"\x80").every_way(logprobs=True, top_logprobs=2)
     entries = answer["choices"][0]["logprobs"]["content"]
     assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == "😀"
     assert all(len(entry["top_logprobs"]) == 2 for entry in entries)
@@ -60,14 +60,14 @@ async def test_the_bytes_of_logprobs_join_to_the_content(saying: Any) -> None:
 
 async def test_invalid_utf8_becomes_a_replacement_character(saying: Any) -> None:
     """U7"""
-    answer = await saying(b"\xc3", b"\x28").both()
+    answer = await saying(b"\xc3", b"\x28").every_way()
     assert answer["choices"][0]["message"]["content"] == "�("
 
 
 async def test_line_separators_of_unicode_split_no_event(saying: Any, chat: Any) -> None:
     """U8"""
     server = saying("a b\x85c d")
-    assert (await server.both())["choices"][0]["message"]["content"] == "a b\x85c d"
+    assert (await server.every_way())["choices"][0]["message"]["content"] == "a b\x85c d"
     response = await server.post("/v1/chat/completions", chat(stream=True))
     lines = response.body.decode().splitlines()
     assert all(line == "" or line.startswith("data: ") for line in lines)

@@ -20,6 +20,7 @@ from skirret_gateway.fleet import Fleet
 from skirret_gateway.gateway import Settings
 from skirret_gateway.health import Outcome
 from skirret_gateway.hold import HoldLimits
+from skirret_gateway.prompt import Prompt
 from skirret_gateway.table import Model, ModelId, Replica, Slice, build
 from skirret_gateway.testing.running import CHAT, Start, chat, mount_tenants
 from skirret_gateway.testing.scripted import ScriptedServer
@@ -42,7 +43,9 @@ class Routed(FakeCompletions):
         self.homes: defaultdict[str, Counter[Replica]] = defaultdict(Counter)
 
     async def complete(self, endpoint: str, body: bytes, turn: Turn) -> Answer:
-        lease = self._fleet.try_lease(self._fleet.wish(M, turn.group.encode(), len(body)))
+        lease = self._fleet.try_lease(
+            self._fleet.wish(M, Prompt(head=turn.group.encode()), len(body))
+        )
         assert lease is not None
         self.lines[lease.replica] += 1
         self.homes[json.loads(body)["messages"][0]["content"]][lease.replica] += 1
@@ -104,7 +107,10 @@ async def test_a_workers_group_goes_before_the_prompt_and_a_clients_does_not(
     tmp_path: Path, start: Start, server: ScriptedServer
 ) -> None:
     settings = replace(
-        Settings(), tenants=mount_tenants(tmp_path, "team"), release_namespace="team"
+        Settings(),
+        tenants=mount_tenants(tmp_path, "team"),
+        release_namespace="team",
+        strategy="PrefixHash",
     )
     async with ScriptedServer() as other:
         gateway = await start({"m": [server.url, other.url]}, settings)

@@ -333,3 +333,12 @@ async def test_an_upload_that_breaks_off_leaves_no_file(gateway: Running) -> Non
         await client.send(head.encode() + b"\r\n" + body[:-50])
         await asyncio.sleep(0.05)
     assert (await gateway.ask("GET", "/v1/files")).json()["data"] == []
+
+
+async def test_what_ended_a_server_is_not_given_to_the_next_for_a_worker(
+    gateway: Running, server: ScriptedServer
+) -> None:
+    server.default = scripted.cut
+    answer = await gateway.ask("POST", CHAT, chat(), authorization=WORKER)
+    assert answer.status == 502
+    assert len(server.seen) == 1

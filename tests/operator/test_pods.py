@@ -170,6 +170,16 @@ def test_an_explicit_default_wins_over_the_profile() -> None:
     assert read.max_running_requests == 64
 
 
+def test_a_model_is_split_over_all_gpus_of_its_pod() -> None:
+    four = {"limits": {"nvidia.com/gpu": "4", "memory": "64Gi"}}
+    made = server_pod(GPU, profile="gpu", resources=four)
+    assert settings(made).tensor_parallel_size == 4
+    assert {"name": "skirret-shm", "emptyDir": {"medium": "Memory"}} in made["spec"]["volumes"]
+    alone = server_pod(GPU, profile="gpu", resources=four, server={"tensorParallelSize": 1})
+    assert settings(alone).tensor_parallel_size == 1
+    assert settings(server_pod(GPU, profile="gpu")).tensor_parallel_size == 1
+
+
 def test_labels_of_ours_can_not_be_taken() -> None:
     labels = server_pod(GPU, **EVERYTHING)["metadata"]["labels"]
     assert labels["skirret.dev/model"] == "smollm2"

@@ -46,7 +46,7 @@ from skirret_batch.worker.publish import publish, retract
 from skirret_batch.worker.rate import Rate
 from skirret_batch.worker.run import Job, Run
 from skirret_batch.worker.settings import WorkerSettings
-from skirret_batch.worker.shard import Board, Fenced, Holder, Shard, Tally
+from skirret_batch.worker.shard import FINAL, Board, Fenced, Holder, Shard, Tally
 from skirret_batch.worker.source import BadInput, Spool, bad_input, snapshot
 
 log = logging.getLogger(__name__)
@@ -133,8 +133,8 @@ class Worker:
     async def _prepare(self, record: Record, spool: Spool) -> Plan:
         """Reads the input into the spool, and loads the plan or makes it."""
         record = await self._with_source(record)
+        plan = await self._load_plan(spool)
         try:
-            plan = await self._load_plan(spool)
             if plan is None:
                 return await self._make_plan(record, spool)
             async with aclosing(self._store.stream(record.source or "")) as pieces:
@@ -142,6 +142,12 @@ class Worker:
                     spool.write(piece)
             return plan
         except NotThere as error:
+            if plan is not None and not self._ending:
+                # Its results so far would be lost with it.
+                raise StoreRefused(
+                    f"{error}: the input of batch {self._id} is gone since it was validated; "
+                    "put it back, or cancel the batch"
+                ) from error
             raise bad_input("input_not_found", "The input is gone.") from error
 
     async def _with_source(self, record: Record) -> Record:
@@ -261,8 +267,8 @@ class Worker:
     # in_progress → finalizing
 
     async def _run(self, record: Record, plan: Plan, spool: Spool, board: Board) -> None:
-        batch = record.batch
-        job = Job(self._id, batch.endpoint, batch.expires_at, record.priority, plan.groups)
+        batch, workers = record.batch, record.parallelism
+        job = Job(self._id, batch.endpoint, batch.expires_at, record.priority, plan.groups, workers)
         run = Run(
             job,
             spool,
@@ -299,7 +305,7 @@ class Worker:
 
     async def _finish(self, spool: Spool, board: Board) -> None:
         while self._ending.is_ours:
-            lease = await board.claim_final()
+            lease = await board.claim_right(FINAL)
             if lease is None:
                 await asyncio.sleep(self._settings.poll)
                 continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +36,17 @@ class WorkerSettings:
 
     template_wait: float = 5.0  # for a server to say how it makes prompts of chats
     part_size: int = 16 << 20
+
+    def but(self, changes: Iterable[str]) -> WorkerSettings:
+        """These with some `name=value`. Raises ValueError, naming the ones there are."""
+        kinds = {each.name: type(getattr(self, each.name)) for each in fields(self)}
+        changed: dict[str, float] = {}
+        for change in changes:
+            name, _, value = change.partition("=")
+            try:
+                changed[name] = kinds[name](value)
+            except KeyError:
+                raise ValueError(f"no setting is called {name!r}; {', '.join(kinds)} are") from None
+            except ValueError:
+                raise ValueError(f"{change}: {name} is a number") from None
+        return replace(self, **changed)  # type: ignore[arg-type]

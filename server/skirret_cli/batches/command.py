@@ -256,8 +256,7 @@ def _start(
         {"input_file_id": uploaded["id"], **{k: v for k, v in wanted.items() if v is not None}}
     )
     if options.wait:
-        session.say(batch["id"])
-        return _awaited(options, session, batch)
+        return _awaited(options, session, batch, is_new=True)
     session.give(json.dumps(batch) if options.json else batch["id"])
     return 0
 
@@ -271,8 +270,12 @@ def _uploaded(session: Session, file: IO[bytes], name: str) -> Json:
     return uploaded
 
 
-def _awaited(options: argparse.Namespace, session: Session, batch: Json) -> int:
+def _awaited(
+    options: argparse.Namespace, session: Session, batch: Json, *, is_new: bool = False
+) -> int:
     try:
+        if is_new:  # in here: whoever reads the id may interrupt at once
+            session.say(batch["id"])
         ended = follow(session.api, batch["id"], session.screen, session.clock, session.sleep)
     except KeyboardInterrupt:
         session.screen.clear()

@@ -213,7 +213,7 @@ async def _watch(receive: Receive, request: Request) -> None:
 
 
 def _internal_caller(headers: Mapping[str, str]) -> Caller:
-    deadline = headers.get(internal.DEADLINE)
+    deadline, blocks = headers.get(internal.DEADLINE), headers.get(internal.BLOCKS)
     return Caller(
         is_internal=True,
         lane="batch" if headers.get(internal.LANE) == internal.BATCH else "interactive",
@@ -221,6 +221,7 @@ def _internal_caller(headers: Mapping[str, str]) -> Caller:
         owner=headers.get(internal.OWNER, ""),
         priority=int(headers.get(internal.PRIORITY, "0")),
         deadline=float(deadline) if deadline else None,
+        blocks=tuple(blocks.split(",")[: internal.MAX_BLOCKS]) if blocks else (),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from skirret_server.text.stops import StopStrings
 
 GREEDY_BELOW = 1e-6
 DEFAULT_COMPLETION_TOKENS = 16
+
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 Prompt = str | Sequence[TokenId]
 
@@ -71,9 +74,11 @@ def chat_ask(body: Mapping[str, Any], vocabulary: int) -> ChatAsk:
         )
     messages = checked.get("messages")
     continues = checked.get("continue_final_message", False)
-    if continues and messages[-1]["role"] != "assistant":
+    if continues and not (
+        messages[-1]["role"] == "assistant" and messages[-1].get("content") is not None
+    ):
         raise InvalidRequest(
-            "'continue_final_message' needs the last message to be the assistant's.",
+            "'continue_final_message' needs the last message to be the assistant's, with content.",
             param="continue_final_message",
             code="invalid_value",
         )
@@ -99,6 +104,8 @@ def chat_ask(body: Mapping[str, Any], vocabulary: int) -> ChatAsk:
 def completion_ask(body: Mapping[str, Any], vocabulary: int) -> CompletionAsk:
     """Raises InvalidRequest."""
     checked = check(body, COMPLETION)
+    if "max_tokens" not in checked.values:
+        check_min_tokens(checked.get("min_tokens", 0), DEFAULT_COMPLETION_TOKENS)
     logprobs = checked.get("logprobs")
     chooses = (checked.get("best_of") or 1) > checked.get("n", 1)
     common = _common(
@@ -163,6 +170,17 @@ def check_token_ids(ids: Sequence[TokenId], vocabulary: int, param: str) -> None
         )
 
 
+def check_min_tokens(least: int, most: int | None, param: str = "min_tokens") -> None:
+    """Raises InvalidRequest."""
+    if most is not None and least > most:
+        raise InvalidRequest(
+            f"Invalid '{param}': integer above maximum value. Expected a value <= {most} "
+            f"({param.replace('min', 'max')}), but got {least} instead.",
+            param=param,
+            code="integer_above_max_value",
+        )
+
+
 def stop_patterns(get: Callable[..., Any]) -> Sequence[str]:
     return _listed(get("stop_regex", []))
 
@@ -196,7 +214,7 @@ def _common(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
-    _check_min_tokens(checked.get("min_tokens", 0), max_tokens)
+    check_min_tokens(checked.get("min_tokens", 0), max_tokens)
     ignored = checked.ignored
     if "include_obfuscation" in options:
         ignored += ("stream_options.include_obfuscation",)
@@ -230,16 +248,6 @@ def _chat_max_tokens(checked: Checked) -> int | None:
         )
     result: int | None = old if new is None else new
     return result
-
-
-def _check_min_tokens(least: int, most: int | None) -> None:
-    if most is not None and least > most:
-        raise InvalidRequest(
-            f"Invalid 'min_tokens': integer above maximum value. Expected a value <= {most} "
-            f"(max_tokens), but got {least} instead.",
-            param="min_tokens",
-            code="integer_above_max_value",
-        )
 
 
 def _best_of(best_of: int, common: Ask) -> int:
@@ -277,7 +285,7 @@ def _prompts(prompt: Any, vocabulary: int) -> tuple[Prompt, ...]:
 def _logit_bias(bias: Mapping[str, float], vocabulary: int) -> dict[TokenId, float]:
     found = {}
     for key, value in bias.items():
-        if not (key.isascii() and key.isdigit() and int(key) < vocabulary):
+        if not (_TOKEN_ID.fullmatch(key) and int(key) < vocabulary):
             raise InvalidRequest(
                 f"Invalid key in 'logit_bias': '{key[:32]}'. You should only be submitting "
                 f"non-negative integers below {vocabulary}.",

@@ -20,6 +20,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _CALLERS_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_SIZE = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Caller:
     owner: str = ""
     priority: int = 0  # of the batch
     deadline: float | None = None
+    blocks: tuple[str, ...] = ()  # hashes of the prompt's raw bytes, 512 at a time, each chained
 
 
 @dataclass(slots=True)
@@ -86,7 +88,7 @@ def read_headers(scope: Scope) -> dict[str, str]:
 async def read_body(receive: Receive, headers: dict[str, str], limit: int) -> bytes:
     """Raises TooLarge when there is more than `limit`, ClientGone when it ends half-way."""
     declared = headers.get("content-length", "")
-    size = int(declared) if declared.isdigit() else 0
+    size = int(declared) if _SIZE.fullmatch(declared) else 0
     pieces: list[bytes] = []
     read = 0
     while True:

@@ -7,9 +7,11 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import TYPE_CHECKING, Protocol, cast
 
 from skirret_api.errors import ApiError, InvalidRequest, Overloaded, ServerFault
+from skirret_api.internal import BLOCK_BYTES
 from skirret_server.api.lifecycle import draining
 from skirret_server.api.prompts import Prompt
 from skirret_server.core import (
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer firs
 
 log = logging.getLogger("skirret.api")
 
+_MOST_READY = 256  # updates that wait for a slow reader
 _SEED_STEP = 0x9E3779B97F4A7C15  # of splitmix64: neighbours far apart
 
 
@@ -59,11 +62,14 @@ class Work:
     batch_priority: int = 0
     deadline: float | None = None
     tenant: str = ""
+    blocks: Sequence[str] = ()  # of the one prompt
+    body_bytes: int = 1  # of the request
 
     def task(self, index: int) -> Task:
         return self.tasks[index // self.n]
 
     def requests(self) -> list[GenerateRequest]:
+        blocks = self._depths() if self.blocks and len(self.tasks) == 1 else ()
         return [
             GenerateRequest(
                 id=f"{self.id}-{index}",
@@ -75,9 +81,16 @@ class Work:
                 deadline=self.deadline,
                 tenant=self.tenant,
                 grammar=_started(self.task(index).grammar),
+                blocks=blocks,
             )
             for index in range(len(self.tasks) * self.n)
         ]
+
+    def _depths(self) -> list[tuple[str, int]]:
+        """Where in the prompt's tokens each block ends: nearly, for tokens are not equally long."""
+        tokens = len(self.tasks[0].prompt.ids)
+        share = min(BLOCK_BYTES / self.body_bytes, 1 / len(self.blocks))
+        return [(block, ceil(tokens * share * at)) for at, block in enumerate(self.blocks, 1)]
 
 
 @dataclass(slots=True)
@@ -88,7 +101,7 @@ class Usage:
     reasoning_tokens: int = 0  # of the completion's
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `core.Update`
 class Step:
     """One update of one choice."""
 
@@ -215,6 +228,7 @@ class _Many:
         self._ready: list[tuple[int, Update]] = []
         self._error: BaseException | None = None
         self._wake = asyncio.Event()
+        self._taken = asyncio.Event()
 
     async def __aenter__(self) -> _Many:
         self._tasks = {
@@ -242,6 +256,7 @@ class _Many:
         if self._error is not None:
             raise self._error
         ready, self._ready = self._ready, []
+        self._taken.set()
         return [(index, update) for index, update in ready if index in self._tasks]
 
     def end(self, index: int) -> None:
@@ -253,6 +268,9 @@ class _Many:
             async for update in self._engine.generate(request):
                 self._ready.append((index, update))
                 self._wake.set()
+                if len(self._ready) >= _MOST_READY:  # the engine merges what waits longer
+                    self._taken.clear()
+                    await self._taken.wait()
         except Exception as error:
             self._error = self._error or error
             self._wake.set()

@@ -25,7 +25,9 @@ _PARTS: dict[str, Shape] = {
 }
 
 _CONTENT = Either((String(), Array(Tagged("type", _PARTS), min=1)))
-_ASSISTANT_CONTENT = Either((String(), Array(Tagged("type", {**_PARTS, "refusal": _REFUSAL}))))
+_ASSISTANT_CONTENT = Either(
+    (String(), Array(Tagged("type", {**_PARTS, "refusal": _REFUSAL}), min=1))
+)
 _TEXT_CONTENT = Either((String(), Array(Tagged("type", {"text": _TEXT}), min=1)))
 _NAME = Field(String(max=256))
 

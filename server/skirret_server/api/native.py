@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -14,6 +14,7 @@ from skirret_server.api import wire
 from skirret_server.api.answer import EventStream, Reply
 from skirret_server.api.asks import (
     chat_ask,
+    check_min_tokens,
     check_token_ids,
     sampling_of,
     stop_patterns,
@@ -23,7 +24,14 @@ from skirret_server.api.completions import Completions, aside, folded, served_na
 from skirret_server.api.exchange import Request
 from skirret_server.api.generation import Choice, Generation, Step, Task, Work
 from skirret_server.api.lifecycle import Lifecycle
-from skirret_server.api.parameters import DETOKENIZE, GENERATE, TOKENIZE, check
+from skirret_server.api.parameters import (
+    ABORT,
+    DETOKENIZE,
+    GENERATE,
+    GENERATE_SAMPLING,
+    TOKENIZE,
+    check,
+)
 from skirret_server.api.prompts import chat_prompt, check_work, text_prompt, token_budget
 from skirret_server.api.served import Served
 from skirret_server.api.shapes import missing
@@ -59,11 +67,12 @@ class Native:
         work = await ask.work(served)
         generation = Generation(served.engine, served.tokenizer, work)
         steps = self._completions.steps(request, ask.rid, generation)
+        headers = {"x-ignored-params": ", ".join(ask.ignored)} if ask.ignored else {}
         if ask.stream:
-            return EventStream(_events(steps, ask, served.tokenizer))
+            return EventStream(_events(steps, ask, served.tokenizer), headers)
         choices = await folded(steps, work)
         answers = [ask.answer(index, c, served.tokenizer) for index, c in enumerate(choices)]
-        return Reply.of(answers if ask.is_list else answers[0])
+        return Reply.of(answers if ask.is_list else answers[0], headers)
 
     async def tokenize(self, request: Request) -> Reply:
         served = self._lifecycle.admit()
@@ -72,6 +81,7 @@ class Native:
     async def detokenize(self, request: Request) -> Reply:
         served = self._lifecycle.admit()
         checked = check(request.json(), DETOKENIZE)
+        _check_model(checked.get("model"), served, request)
         check_token_ids(checked.get("tokens"), served.engine.info.vocab_size, "tokens")
         text = served.tokenizer.decode(
             checked.get("tokens"), skip_special_tokens=checked.get("skip_special_tokens", False)
@@ -120,11 +130,11 @@ class Native:
         return Reply(b"Cache flushed.\n", content_type="text/plain; charset=utf-8")
 
     async def abort(self, request: Request) -> Reply:
-        body = request.json()
-        rid, every = body.get("rid"), body.get("abort_all", False)
-        if not every and not isinstance(rid, str):
+        checked = check(request.json(), ABORT)
+        rid, every = checked.get("rid", ""), checked.get("abort_all", False)
+        if not rid and not every:
             raise missing("rid")
-        count = self._lifecycle.abort(lambda one: every is True or (one is not None and one == rid))
+        count = self._lifecycle.abort(lambda one: every or one == rid)
         return Reply.of({"aborted": count})
 
 
@@ -134,8 +144,13 @@ class _NativeAsk:
     def __init__(self, request: Request, served: Served) -> None:
         checked = check(_without_empty_grammars(request.json()), GENERATE)
         prompts = _native_prompts(checked.get("text"), checked.get("input_ids"))
+        self._kind = "input_ids" if checked.get("text") is None else "text"
         given = checked.get("sampling_params", {})
         options = given if isinstance(given, list) else [given] * len(prompts)
+        self._paths = [
+            f"sampling_params[{index}]" if isinstance(given, list) else "sampling_params"
+            for index in range(len(prompts))
+        ]
         if len(options) != len(prompts):
             raise InvalidRequest(
                 f"Invalid 'sampling_params': expected one for each of {len(prompts)} prompts, "
@@ -152,11 +167,13 @@ class _NativeAsk:
             )
         n = counts.pop()
         for option in options:
-            check_work(n * len(prompts), option.get("max_new_tokens"), served.max_answer_tokens)
+            most = option.get("max_new_tokens", DEFAULT_NEW_TOKENS)
+            check_work(n * len(prompts), most, served.max_answer_tokens)
         self.returns_logprobs = checked.get("return_logprob", False)
         self.names_tokens = checked.get("return_text_in_logprobs", False)
         self.top = checked.get("top_logprobs_num", 0)
         self.start = checked.get("logprob_start_len", -1)
+        self.ignored = _ignored(checked.values, options)
         self.stream = checked.get("stream", False)
         self.rid = checked.get("rid")
         self.id = self.rid or wire.new_id("gen")
@@ -164,14 +181,17 @@ class _NativeAsk:
             (checked.get("input_ids") or [0])[0], list
         )
         self.is_list = is_many or n > 1
-        self._structures = [structure(option) for option in options]
+        self._structures = []
+        for option, path in zip(options, self._paths, strict=True):
+            with _within(path):
+                self._structures.append(structure(option))
         self._stop_patterns = [stop_patterns(option.get) for option in options]
         self._work = Work(
             id=wire.new_id("gen"),
             request_id=request.id,
             tasks=[
-                self._task(prompt, option, served)
-                for prompt, option in zip(prompts, options, strict=True)
+                self._task(prompt, option, path, served)
+                for prompt, option, path in zip(prompts, options, self._paths, strict=True)
             ],
             n=n,
             lane=request.caller.lane,
@@ -184,14 +204,16 @@ class _NativeAsk:
     async def work(self, served: Served) -> Work:
         """With its grammars and stop patterns. Raises InvalidRequest."""
         tasks = []
-        for task, wanted, patterns in zip(
-            self._work.tasks, self._structures, self._stop_patterns, strict=True
+        for task, wanted, patterns, path in zip(
+            self._work.tasks, self._structures, self._stop_patterns, self._paths, strict=True
         ):
-            stops = await compiled_stops(patterns, served.grammars)
+            with _within(path):
+                stops = await compiled_stops(patterns, served.grammars)
+                ready = await compiled(wanted, served.grammars) if wanted else None
             tasks.append(
                 replace(
                     task,
-                    grammar=(await compiled(wanted, served.grammars)).grammar if wanted else None,
+                    grammar=ready.grammar if ready else None,
                     rules=replace(task.rules, patterns=stops),
                 )
             )
@@ -210,24 +232,31 @@ class _NativeAsk:
             meta |= self._logprobs(choice, tokenizer)
         return {"text": choice.text, "output_ids": choice.tokens, "meta_info": meta}
 
-    def _task(self, prompt: Any, option: Mapping[str, Any], served: Served) -> Task:
+    def _task(self, prompt: Any, option: Mapping[str, Any], path: str, served: Served) -> Task:
         if not isinstance(prompt, str):
-            check_token_ids(prompt, served.engine.info.vocab_size, "input_ids")
-        found = text_prompt(prompt, served)
+            check_token_ids(prompt, served.engine.info.vocab_size, self._kind)
+        found = text_prompt(prompt, served, self._kind)
         named = {_RENAMED.get(name, name): value for name, value in option.items()}
-        return Task(found, self._sampling(named, len(found.ids), served), text_rules(named.get))
+        with _within(path):
+            sampling = self._sampling(named, served)
+        budget = token_budget(
+            len(found.ids),
+            named.get("max_new_tokens"),
+            served.limit,
+            kind=self._kind,
+            default=DEFAULT_NEW_TOKENS,
+        )
+        return Task(found, replace(sampling, max_tokens=budget), text_rules(named.get))
 
-    def _sampling(self, option: Mapping[str, Any], size: int, served: Served) -> Sampling:
-        sampling = sampling_of(
+    def _sampling(self, option: Mapping[str, Any], served: Served) -> Sampling:
+        most = option.get("max_new_tokens", DEFAULT_NEW_TOKENS)
+        check_min_tokens(option.get("min_tokens", 0), most, "min_new_tokens")
+        return sampling_of(
             option.get,
             served.engine.info.vocab_size,
             logprobs=self.top if self.returns_logprobs else None,
             prompt_logprobs=self.top if self.returns_logprobs and self.start >= 0 else None,
         )
-        default = min(DEFAULT_NEW_TOKENS, max(1, served.limit - size))
-        asked = option.get("max_new_tokens", default)
-        budget = token_budget(size, asked, served.limit, kind="input_ids")
-        return replace(sampling, max_tokens=budget)
 
     def _logprobs(self, choice: Choice, tokenizer: Tokenizer) -> dict[str, Any]:
         of_prompt = list(choice.prompt_logprobs or ())[max(self.start, 0) :]
@@ -273,6 +302,33 @@ def tokens_per_byte(tokenizer: Tokenizer) -> float:
     return round(len(tokenizer.encode(_SAMPLE)) / len(_SAMPLE.encode()), 4)
 
 
+@contextmanager
+def _within(path: str) -> Iterator[None]:
+    """Names what is refused by where it stands in the request."""
+    try:
+        yield
+    except InvalidRequest as error:
+        error.param = f"{path}.{error.param}"
+        raise
+
+
+def _ignored(values: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was given and has no effect."""
+    of_logprobs = ("top_logprobs_num", "logprob_start_len", "return_text_in_logprobs")
+    ignored = [name for name in of_logprobs if name in values and not values.get("return_logprob")]
+    return ignored + [
+        f"sampling_params.{name}"
+        for name, one in GENERATE_SAMPLING.items()
+        if one.effect == "ignored" and any(name in option for option in options)
+    ]
+
+
+def _check_model(name: str | None, served: Served, request: Request) -> None:
+    """Raises NotFound."""
+    if name is not None:
+        served_name(name, served, request.caller)
+
+
 def _finish_reason(choice: Choice) -> dict[str, Any] | None:
     if choice.ending is None:
         return None
@@ -311,13 +367,15 @@ def _native_prompts(text: Any, ids: Any) -> Sequence[Any]:
 
 def _tokenized(request: Request, served: Served) -> Reply:
     body = request.json()
-    if "messages" in body:
+    if body.get("messages") is not None:
         ask = chat_ask(body, served.engine.info.vocab_size)
         served_name(ask.common.model, served, request.caller)
         ids: Any = list(chat_prompt(ask, served).ids)
         count: Any = len(ids)
     else:
+        body.pop("messages", None)
         checked = check(body, TOKENIZE)
+        _check_model(checked.get("model"), served, request)
         prompt = checked.get("prompt")
         adds = checked.get("add_special_tokens", True)
         encode = served.tokenizer.encode if adds else served.tokenizer.encode_chat

@@ -87,6 +87,7 @@ def _stop(most: int) -> Shape:
 _EBNF = String(1, 100_000)
 _REGEX = String(1, 100_000)
 _SCHEMA = Either((Map(Anything()), Boolean(), String(1), Array(Anything())))
+_TAGS = Either((Map(Anything()), String(1)))
 _CHOICE = Array(String(1), min=1, max=10_000)
 _NAME = "[A-Za-z0-9_-]{1,64}"
 _TOKEN_ID = Integer(0, INT32)
@@ -114,8 +115,10 @@ SAMPLING: dict[str, Parameter] = {
     "spaces_between_special_tokens": _ignored(Boolean(), "no spaces are ever put between"),
     "regex": Parameter(_REGEX, note="the whole text matches"),
     "json_schema": Parameter(_SCHEMA, note="as an object, or as JSON in a string"),
-    "ebnf": Parameter(_EBNF, note="without recursion"),
-    "structural_tag": _refused("structural tags are not built yet"),
+    "ebnf": Parameter(_EBNF, note="recursion to a stated depth"),
+    "structural_tag": Parameter(
+        _TAGS, note="free text with grammars in it; as an object, or as JSON in a string"
+    ),
     "guided_regex": Parameter(_REGEX, note="vLLM's name for regex"),
     "guided_json": Parameter(_SCHEMA, note="vLLM's name for json_schema"),
     "guided_choice": Parameter(_CHOICE, note="one of these texts"),
@@ -127,6 +130,7 @@ SAMPLING: dict[str, Parameter] = {
                 "regex": Field(_REGEX),
                 "choice": Field(_CHOICE),
                 "grammar": Field(_EBNF),
+                "structural_tag": Field(_TAGS),
             }
         ),
         note="vLLM's; one of its fields",
@@ -178,6 +182,14 @@ _RESPONSE_FORMAT = Tagged(
                     ),
                     True,
                 ),
+            }
+        ),
+        "structural_tag": Object(
+            {
+                "type": Field(String(), True),
+                "structures": Field(Array(Anything())),
+                "triggers": Field(Array(String())),
+                "format": Field(Anything()),
             }
         ),
     },
@@ -252,7 +264,9 @@ CHAT: dict[str, Parameter] = {
     "functions": _refused("deprecated; use tools"),
     "function_call": _refused("deprecated; use tool_choice"),
     "continue_final_message": Parameter(Boolean(), False, "go on writing the last message"),
-    "chat_template_kwargs": Parameter(Map(Anything(), max=64), note="to the chat template"),
+    "chat_template_kwargs": Parameter(
+        Map(Anything(), max=64, key_max=64), note="to the chat template"
+    ),
     "reasoning_effort": Parameter(
         Enum(("none", "minimal", "low", "medium", "high", "xhigh", "max")),
         note="to the chat template, when it knows it",
@@ -329,6 +343,11 @@ TOKENIZE: dict[str, Parameter] = {
 
 DETOKENIZE: dict[str, Parameter] = {
     "model": Parameter(String()),
-    "tokens": Parameter(TokenIds(INT32), required=True),
+    "tokens": Parameter(Either((TokenIds(INT32), Array(_TOKEN_ID))), required=True),
     "skip_special_tokens": Parameter(Boolean(), False),
+}
+
+ABORT: dict[str, Parameter] = {
+    "rid": Parameter(String(max=128), note="of the request that is to end"),
+    "abort_all": Parameter(Boolean(), False, "every request, instead of one"),
 }

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import from_json
+
 from skirret_api.errors import InvalidRequest
 from skirret_server.api.asks import ChatAsk
 from skirret_server.api.asks import Prompt as Asked
@@ -15,6 +17,8 @@ from skirret_server.api.tools import told
 from skirret_server.core import TokenId
 from skirret_server.text.choice import incomplete_tail
 from skirret_server.text.template import RESERVED, ChatTemplate, TemplateError
+
+MOST_ANSWERS = 4096  # of one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,8 @@ def ignored_variables(ask: ChatAsk, served: Served) -> tuple[str, ...]:
     )
 
 
-def text_prompt(prompt: Asked, served: Served) -> Prompt:
-    """Raises InvalidRequest."""
+def text_prompt(prompt: Asked, served: Served, kind: str = "prompt") -> Prompt:
+    """`kind`: the parameter that gave it. Raises InvalidRequest."""
     if isinstance(prompt, str):
         found = Prompt(served.tokenizer.encode(prompt), prompt)
     else:
@@ -69,8 +73,8 @@ def text_prompt(prompt: Asked, served: Served) -> Prompt:
         found = Prompt(prompt, whole.decode(errors="replace"), tail)
     if not found.ids:
         raise InvalidRequest(
-            "Invalid 'prompt': it has no tokens. Give the model at least one.",
-            param="prompt",
+            f"Invalid '{kind}': it has no tokens. Give the model at least one.",
+            param=kind,
             code="invalid_value",
         )
     return found
@@ -103,9 +107,16 @@ def token_budget(
 def check_work(count: int, asked: int | None, most: int) -> None:
     """Refuses `count` answers of `asked` tokens when they are more than the server gives one.
 
-    Raises InvalidRequest.
+    A single one that is too long is left to the context's limit. Raises InvalidRequest.
     """
-    if asked is None or count * asked <= most:
+    if count > MOST_ANSWERS:
+        raise InvalidRequest(
+            f"One request may ask for {MOST_ANSWERS} answers at most, prompts times choices, but "
+            f"this one asks for {count}.",
+            param="n",
+            code="integer_above_max_value",
+        )
+    if count == 1 or asked is None or count * asked <= most:
         return
     raise InvalidRequest(
         f"{count} answers of {asked} tokens are {count * asked} tokens; one request may ask for "
@@ -190,6 +201,6 @@ def _with_parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
 def _arguments(text: str) -> Any:
     """Templates print arguments as JSON, so they must not be JSON in a string already."""
     try:
-        return json.loads(text or "{}")
+        return from_json(text or "{}", allow_inf_nan=False)
     except ValueError:
         return text

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from skirret_server.api.parameters import (
+    ABORT,
     CHAT,
     COMPLETION,
     DETOKENIZE,
@@ -22,8 +23,9 @@ from skirret_server.api.parameters import (
     Parameter,
 )
 from skirret_server.api.shapes import Unsupported
+from skirret_server.grammar import keywords
 
-PAGES = ("docs/openai-compatibility.md", "README.md")
+PAGES = ("docs/openai-compatibility.md", "docs/structured-output.md", "README.md")
 
 _TABLES = {
     "chat": CHAT,
@@ -32,6 +34,7 @@ _TABLES = {
     "sampling_params": GENERATE_SAMPLING,
     "tokenize": TOKENIZE,
     "detokenize": DETOKENIZE,
+    "abort_request": ABORT,
 }
 _ROUTES = {
     "/v1/chat/completions": CHAT,
@@ -47,6 +50,8 @@ def fresh(page: str) -> str:
 
 
 def _block(name: str) -> str:
+    if name == "keywords":
+        return keywords.table()
     return _summary() if name == "summary" else _table(_TABLES[name])
 
 

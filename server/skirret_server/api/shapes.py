@@ -336,7 +336,7 @@ class Either:
 
     @property
     def noun(self) -> str:
-        return " or ".join(shape.noun for shape in self.shapes)
+        return " or ".join(dict.fromkeys(shape.noun for shape in self.shapes))
 
     def accepts(self, value: Any) -> bool:
         return any(shape.accepts(value) for shape in self.shapes)
@@ -402,7 +402,8 @@ def _refuse_number(value: Any, limit: Any, kind: str, path: str, side: str, rela
 
 
 def _number(value: float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 24 else text[:20] + "…"
 
 
 def _refuse_type(shape: Shape, value: Any, path: str) -> Any:

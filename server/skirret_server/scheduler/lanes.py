@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -20,29 +21,29 @@ class InteractiveLane:
     def __init__(self, cached_tokens: CachedTokens | None, age_bound: float) -> None:
         self._cached_tokens = cached_tokens  # None: arrival alone decides
         self._age_bound = age_bound  # seconds after which arrival decides
-        self._waiting: dict[int, Sequence] = {}
+        self._waiting: list[Sequence] = []  # by rank: a long queue is not sorted at every step
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, sequence: Sequence) -> None:
-        self._waiting[sequence.number] = sequence
+        insort(self._waiting, sequence, key=_by_rank)
 
     def remove(self, sequence: Sequence) -> None:
-        del self._waiting[sequence.number]
+        self._waiting.remove(sequence)
 
     def in_order(self, now: float) -> list[Sequence]:
-        by_arrival = sorted(self._waiting.values(), key=lambda sequence: sequence.rank)
         if self._cached_tokens is None:
-            return by_arrival
-        cached = {each.number: self._cached_tokens(each) for each in by_arrival[:_MATCHED]}
+            return list(self._waiting)
+        cached_tokens = self._cached_tokens
 
         def key(sequence: Sequence) -> tuple[int, bool, int, int]:
             is_old = now - sequence.arrival > self._age_bound
-            hit = 0 if is_old else cached.get(sequence.number, 0)
+            hit = 0 if is_old else cached_tokens(sequence)
             return (-sequence.request.priority, not is_old, -hit, sequence.number)
 
-        return sorted(by_arrival, key=key)
+        # The others have no hit that is known, so they come after these, by rank.
+        return sorted(self._waiting[:_MATCHED], key=key) + self._waiting[_MATCHED:]
 
 
 class BatchLane:
@@ -98,6 +99,10 @@ class BatchLane:
                 del queues[tenant]
             else:
                 yield sequence
+
+
+def _by_rank(sequence: Sequence) -> tuple[int, ...]:
+    return sequence.rank
 
 
 def _by_urgency(sequence: Sequence) -> tuple[int, float, int, int]:

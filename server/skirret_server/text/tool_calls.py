@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pydantic_core import from_json
+
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
@@ -136,9 +138,10 @@ class ToolParser:
             self._raw += self._buffer[: len(self._buffer) - len(trimmed)]
             self._buffer = trimmed
         found = self._header.match(self._buffer)
-        if found:
+        name = _string(found[1]) if found else None
+        if found and name is not None:
             self.calls += 1
-            yield Called(json.loads(found[1]))
+            yield Called(name)
             self._buffer = self._buffer[found.end() :]
             self._value = _Value()
             self._state = self._arguments
@@ -155,9 +158,9 @@ class ToolParser:
     def _other_order(self, text: str, written: str) -> Iterator[Event]:
         """A call whose keys come differently; or no call at all, and so it stays as written."""
         try:
-            call = json.loads(text)
+            call = from_json(text)
             name = call["name"]
-            arguments = call.get("arguments", call.get("parameters", {}))
+            arguments = call.get("arguments", call.get("parameters")) or {}
         except (ValueError, TypeError, KeyError, AttributeError):
             if written.strip(" \n\t[,;"):
                 yield Said(written)
@@ -224,6 +227,15 @@ class _Value:
                 if self._depth == 0:
                     return index + 1
         return None
+
+
+def _string(text: str) -> str | None:
+    """A JSON string's value; None where models write what isn't one."""
+    try:
+        value: str = from_json(text)
+    except ValueError:
+        return None
+    return value
 
 
 def _overlap(text: str, marker: str) -> int:

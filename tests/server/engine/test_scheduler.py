@@ -55,6 +55,7 @@ class World:
     kv: dict[int, tuple[int, ...]] = field(default_factory=dict)
     ended: list[Sequence] = field(default_factory=list)
     draw: Callable[[Sequence], int] = lambda sequence: 0
+    takes: Callable[[Step], float] = lambda step: 0.01  # seconds
     ends: Callable[[Sequence], bool] = lambda sequence: (
         sequence.generated >= sequence.request.sampling.max_tokens
     )
@@ -68,7 +69,7 @@ class World:
         self.check()
         for row in step.rows:
             self.compute(row)
-        self.scheduler.advance(step)
+        self.scheduler.advance(step, self.takes(step))
         for row in step.rows:
             if row.samples:
                 row.sequence.tokens.append(self.draw(row.sequence))
@@ -370,3 +371,26 @@ def test_a_failed_sequence_shares_nothing_of_its_last_tokens() -> None:
 
 def range_of(first: int, count: int) -> list[int]:
     return list(range(first, first + count))
+
+
+def paced(decoding: int, prompts: int) -> Step:
+    """A step when so many decode and so many long prompts have come, after some were measured."""
+    limits = Limits(step_tokens=512, running=16, queued=100, patience=2.5)
+    made = world(pages=4000, limits=limits)
+    made.takes = lambda step: 0.02 + 0.0002 * (step.tokens - decoding)  # seconds
+    for index in range(decoding):
+        made.add(request([index], max_tokens=200))
+    for _ in range(5):
+        made.step()
+    for index in range(prompts):
+        made.add(request([100 + index] * 900, max_tokens=200))
+    made.step()
+    return made.step()
+
+
+def test_prompts_make_a_step_little_longer_while_most_people_decode() -> None:
+    assert paced(decoding=8, prompts=1).tokens == 8 + 150  # 20 ms, and 30 of 0.2 ms each
+
+
+def test_prompts_fill_the_step_while_most_people_wait_for_a_first_token() -> None:
+    assert paced(decoding=2, prompts=6).tokens == 512
