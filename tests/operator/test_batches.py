@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -38,6 +39,14 @@ async def only_record(store: BatchStore) -> records.Record:
     return (await records.load(store, entry.key.split("/")[1]))[0]
 
 
+async def linked_record(store: BatchStore) -> records.Record:
+    """The only record, once it names its BatchJob."""
+    async with asyncio.timeout(10):
+        while (made := await only_record(store)).cr is None:
+            await asyncio.sleep(0.01)
+    return made
+
+
 async def by_api(store: BatchStore) -> records.Record:
     now = time.time()
     made = records.new_record(
@@ -57,7 +66,8 @@ async def test_a_batch_job_gets_a_record_and_a_job(
     api.put(job)
     async with operating():
         await eventually(lambda: status(api, "summaries").get("status") == "validating")
-    made = await only_record(store)
+        await eventually(lambda: api.all(JOB))
+        made = await linked_record(store)
     assert made.cr is not None
     assert made.cr.uid == job["metadata"]["uid"]
     assert status(api, "summaries")["id"] == made.id
@@ -72,10 +82,10 @@ async def test_a_batch_of_the_api_gets_a_batch_job(
     async with operating():
         await eventually(lambda: status(api, name).get("status") == "validating")
         await eventually(lambda: api.all(JOB))
+        linked = await linked_record(store)
     live = api.get(BATCH, NAMESPACE, name) or {}
     assert live["spec"]["input"] == {"fileId": "file-1"}
     assert live["spec"]["metadata"] == {"team": "a"}
-    linked = await only_record(store)
     assert linked.cr is not None
     assert linked.cr.uid == live["metadata"]["uid"]
 
