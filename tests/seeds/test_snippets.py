@@ -6,6 +6,7 @@ server with the small model.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,18 @@ def test_completion(page: Notebook) -> None:
 def test_detailed_completion(page: Notebook) -> None:
     page.run("completion_detailed")
     assert "\n\n" not in page.names["response"].choices[0].text
+
+
+def test_json_by_schema(page: Notebook) -> None:
+    page.run("json_schema")
+    capital = json.loads(page.said())
+    assert set(capital) == {"name", "population"}
+    assert isinstance(capital["population"], int)
+
+
+def test_regular_expression(page: Notebook) -> None:
+    page.run("regex")
+    assert page.said() in ("Paris", "London")
 
 
 def test_batch_to_its_end(page: Notebook, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -114,3 +116,21 @@ def test_a_gap_in_the_vocabulary_has_no_bytes() -> None:
 )
 def test_the_tail_is_what_begins_a_character_and_does_not_end_it(data: bytes, tail: bytes) -> None:
     assert incomplete_tail(data) == tail
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
+    text = "the ring and the king é😀\n" * 20_000
+    thread = Thread(target=tokenizer.encode, args=(text,))
+    thread.start()
+    turns = 0
+    while thread.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 10
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_a_text_has_the_same_tokens_however_long_it_is(tokenizer: Tokenizer, size: int) -> None:
+    text = "the ring <|im_start|> é😀\n" * (size // 10)
+    assert tokenizer.join(tokenizer.encode(text)).decode() == text
+    assert tokenizer.encode(text) == tokenizer._tokens.encode(text).ids
