@@ -105,8 +105,8 @@ class Completions:
 
     async def responses(self, request: Request) -> Reply | EventStream:
         served = self._lifecycle.admit()
+        wanted, ask, prompt = await aside(request, lambda: _response(request, served))
         with renamed():
-            wanted, ask, prompt = await aside(request, lambda: _response(request, served))
             talk = await self._talk(request, served, ask, prompt, wire.new_id("resp", "_"))
         shape = ResponsesWire(
             talk.head,
@@ -292,7 +292,8 @@ def _best(choices: Sequence[Choice], best_of: int, n: int) -> list[Choice]:
 
 def _response(request: Request, served: Served) -> tuple[ResponseAsk, ChatAsk, Prompt]:
     wanted = response_ask(request.json())
-    return wanted, *_chat(request, wanted.chat, served)
+    with renamed():
+        return wanted, *_chat(request, wanted.chat, served)
 
 
 def _chat(request: Request, body: Mapping[str, Any], served: Served) -> tuple[ChatAsk, Prompt]:
