@@ -94,6 +94,14 @@ bench: environment model ## Measure the server
 	@$(PY) benchmarks/surface.py
 	@$(PY) benchmarks/bench.py
 
+.PHONY: bench-gateway
+bench-gateway: environment ## Measure what the gateway adds, and peers with PEERS=FOLDER (benchmarks/peers/setup_gateways.sh)
+	@$(PY) benchmarks/gateway.py --write $(if $(PEERS),--peers $(PEERS))
+
+.PHONY: bench-fleet
+bench-fleet: environment ## Simulate fleets to compare the gateway's strategies; writes benchmarks/results
+	@$(PY) benchmarks/fleet.py --write
+
 .PHONY: help
 help: ## Show this
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \

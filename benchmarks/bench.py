@@ -29,6 +29,7 @@ MODEL = Path(os.environ.get("SKIRRET_CACHE", HERE.parent / ".cache")) / "models/
 WORKLOADS = ("single", "decode8", "decode32", "shared", "multiturn", "prefill")
 MEASURES = {"prefill": "in_tok_s"}  # out_tok_s for the others
 
+Serving = tuple[str, subprocess.Popen[bytes]]  # URL, process
 Figures = dict[str, dict[str, list[dict[str, float]]]]  # server, workload, rounds
 
 
@@ -58,28 +59,20 @@ def main() -> None:
     print(f"\nskirret: resident {rss} MiB; {machine()}; load {os.getloadavg()[0]:.1f}")
 
 
+def ours(flags: list[str]) -> contextlib.AbstractContextManager[Serving]:
+    return serving("skirret_server", [str(MODEL), *flags])
+
+
 @contextlib.contextmanager
-def ours(flags: list[str]) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def serving(module: str, arguments: list[str]) -> Iterator[Serving]:
+    """`python -m MODULE serve ARGUMENTS` on a free port, once it is ready."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     began = time.monotonic()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "skirret_server",
-            "serve",
-            str(MODEL),
-            "--port",
-            str(port),
-            "--served-model-name",
-            "smollm2",
-            "--files",
-            "off",
-            *flags,
-        ]
-    )
+    always = ["--port", str(port), "--served-model-name", "smollm2", "--files", "off"]
+    command = [sys.executable, "-m", module, "serve", *arguments, *always]
+    process = subprocess.Popen(command)
     try:
         url = f"http://127.0.0.1:{port}"
         while not answers(url + "/ready"):
@@ -147,6 +140,12 @@ def table(figures: Figures, workloads: list[str]) -> str:
 def resident(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(x for x in status.splitlines() if x.startswith("VmRSS")).split()[1]) // 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process and of the children that it has waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def machine() -> str:

@@ -46,6 +46,11 @@ class BatchWorker(Resource):
     service_account_name: str = Field(
         default="skirret-batch", description="Service account; its token is never mounted."
     )
+    max_enqueued_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of prompts of a namespace's live batches; no limit by default.",
+    )
 
 
 class Timings(Resource):
@@ -57,6 +62,9 @@ class Timings(Resource):
         default=3600, gt=0, description="Expired files and what ended batches left are removed."
     )
     status_seconds: float = Field(default=2, gt=0, description="A loading server is asked.")
+    surge_seconds: float = Field(
+        default=10, ge=0, description="A pod that needs room beside the old one is waited for."
+    )
     lease_seconds: int = Field(
         default=15, ge=3, description="How long another operator waits after this one died."
     )

@@ -7,6 +7,7 @@ ApiError
 ├── Conflict         409: only a cancel of an ended batch
 ├── TooLarge         413: a body or file over its limit
 ├── Overloaded       429: a queue is full; come back after `retry_after` seconds
+├── OverQuota        429: too much is asked for already; come back when some of it is done
 ├── Unavailable      503: loading, draining or nothing to answer; come back later
 │   └── BadGateway   502: the server ended while it had the request
 └── ServerFault      500: ours
@@ -89,8 +90,26 @@ class Overloaded(ApiError):
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
 
-    def __init__(self, message: str, *, retry_after: int = 1) -> None:
-        super().__init__(message, headers={"retry-after": str(min(retry_after, 120))})
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: int = 1,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        after = {"retry-after": str(min(retry_after, 120))}
+        super().__init__(message, code=code, headers={**after, **(headers or {})})
+
+
+class OverQuota(ApiError):
+    """Not to be tried again at once, as the client would by itself."""
+
+    status = 429
+    type = "rate_limit_error"
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message, code=code, headers={"x-should-retry": "false"})
 
 
 class Unavailable(ApiError):

@@ -37,16 +37,33 @@ class ServerSettings(BaseModel):
     max_total_tokens: int | None = Field(
         default=None, ge=64, description="Size of the KV cache, in tokens; from memory by default"
     )
-    mem_fraction_static: float = Field(
-        default=0.5, gt=0, lt=1, description="Share of the memory for weights and KV cache"
+    mem_fraction_static: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Share of the memory for weights and KV cache; 0.5, and 0.85 of a GPU's",
     )
     page_size: int = Field(default=16, ge=1, le=256, description="Tokens in a page of the KV cache")
     schedule_policy: Literal["lpm", "fcfs"] = Field(
         default="lpm", description="Longest prefix match first, or first come first served"
     )
+    radix_eviction_policy: Literal["lru", "slru", "priority"] = Field(
+        default="lru",
+        description="Which cached prefix goes first: the one used longest ago; that, but those hit "
+        "twice last; or those of low priority",
+    )
     disable_radix_cache: bool = Field(default=False, description="Reuse no prefix")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto", description="Of weights and cache; auto takes what this machine is fast at"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="Where the model runs; auto takes a GPU if there is one"
+    )
+    tensor_parallel_size: int = Field(
+        default=1, ge=1, le=64, description="Devices to split the model over, each with a process"
+    )
+    disable_cuda_graph: bool = Field(
+        default=False, description="Launch every kernel by itself on a GPU, for finding faults"
     )
     attention_backend: Literal["auto", "reference", "cpu", "flashinfer"] = Field(
         default="auto", description="Which attention to run"
@@ -68,6 +85,13 @@ class ServerSettings(BaseModel):
     strict_openai: bool = Field(
         default=False,
         description="Refuse json_object when no message mentions JSON, as OpenAI does",
+    )
+    grammar_cache_path: str | None = Field(
+        default=None, description="Folder that keeps compiled grammars; none are kept without it"
+    )
+    validate_structured: bool = Field(
+        default=False,
+        description="Check every structured answer after it ends; count those that break its rules",
     )
     random_seed: int | None = Field(default=None, description="Seed of unseeded sampling")
     watchdog_timeout: float = Field(

@@ -14,9 +14,16 @@ MANAGED_BY_SKIRRET = "skirret"
 MODEL_LABEL = f"{GROUP}/model"
 BATCH_LABEL = f"{GROUP}/batch"
 REVISION_LABEL = f"{GROUP}/revision"
+# On what prepares a revision of a model; never MODEL_LABEL, by which the Service finds servers.
+PREFLIGHT_LABEL = f"{GROUP}/preflight"
+
+# Annotations on a ControllerRevision: what became of it.
+ASKED = f"{GROUP}/asked"  # when `spec` last came to ask for it
+SERVED = f"{GROUP}/served"  # "true": since then, every pod of it has answered at one time
+FAILED = f"{GROUP}/failed"  # why it gave way to another since then
 
 # In `spec.routing.strategy` of a model, and the gateway's --routing.
-RoutingStrategy = Literal["PrefixHash", "LeastLoaded", "RoundRobin"]
+RoutingStrategy = Literal["PrefixHash", "PrefixTree", "CacheAware", "LeastLoaded", "RoundRobin"]
 
 MAX_NAME = 63
 

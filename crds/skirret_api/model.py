@@ -137,15 +137,16 @@ class Rollout(Resource):
     strategy: Literal["Auto", "Surge", "Recreate"] = Field(
         default="Auto",
         description=(
-            "Surge starts the new pod before the old one goes and needs room for both; Recreate"
-            " the other way round; Auto never asks for more devices than the model has."
+            "Surge starts the new pod before the old one goes and waits for room for both;"
+            " Recreate the other way round; Auto surges if there is room, and else replaces one"
+            " pod after the other."
         ),
     )
     progress_deadline: Duration = Field(
         default="30m", description="How long a model may be on its way before it is Stalled."
     )
-    rollback: bool | None = Field(
-        default=None, description="Whether a revision that fails gives way to the last good one."
+    rollback: bool = Field(
+        default=True, description="Whether a revision that fails gives way to the last good one."
     )
 
 
@@ -189,12 +190,15 @@ class Routing(Resource):
         default="Auto",
         description=(
             "PrefixHash sends prompts that begin alike to one replica, as long as it has no more"
-            " than its share; LeastLoaded and RoundRobin look at no prompt; Auto leaves it to the"
-            " gateway."
+            " than its share; PrefixTree to the one that was sent most of it before, CacheAware"
+            " to the one that says it still has most of it; LeastLoaded and RoundRobin look at no"
+            " prompt; Auto leaves it to the gateway."
         ),
     )
     split: list[Split] = Field(
-        default=[], max_length=8, description="Other models that share the served names."
+        default=[],
+        max_length=8,
+        description="Other models that get a share of the requests for the served names.",
     )
 
 
@@ -211,13 +215,9 @@ class InferenceModelSpec(Resource):
             # Asked for but not built yet: refused, never ignored.
             rule("!has(self.scaling)", "not in this release; set replicas", field="scaling"),
             rule(
-                "!has(self.rollout) || !has(self.rollout.rollback) || !self.rollout.rollback",
-                "rollback is not in this release",
-                field="rollout",
-            ),
-            rule(
-                "!has(self.routing) || !has(self.routing.split)",
-                "split is not in this release",
+                "!has(self.routing) || !has(self.routing.split)"
+                " || self.routing.split.map(part, part.weight).sum() <= 100",
+                "the weights of split add up to more than 100",
                 field="routing",
             ),
         )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
 
 
 class S3Store(BaseModel):
@@ -67,27 +68,50 @@ def read_tenants(folder: Path) -> dict[str, Tenant]:
 
 
 class ApiKey(BaseModel):
-    """A key as it is kept: its hash, never itself."""
+    """A key as it is kept: its hash, never itself. What it doesn't limit is not limited."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True
+    )
 
+    name: str = Field(default="", exclude=True, description="that of its file")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the key, in hexadecimal digits")
     namespace: str = Field(description="whose files, batches and models it is for")
+    models: tuple[str, ...] = Field(default=(), description="served names or namespace/name")
+    expires: AwareDatetime | None = Field(default=None, description="from when it is refused")
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    tokens_per_minute: int | None = Field(default=None, ge=1, description="prompt and completion")
+    tokens_per_day: int | None = Field(default=None, ge=1, description="of the day in UTC")
+    streams: int | None = Field(default=None, ge=1, description="at once")
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def parse_key(name: str, text: bytes | str) -> ApiKey:
+    """One entry of the keys' Secret. Raises ValueError."""
+    try:
+        return ApiKey.model_validate_json(text).model_copy(update={"name": name})
+    except ValidationError as error:
+        reasons = "; ".join(
+            f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}"
+            for each in error.errors(include_input=False)
+        )
+        raise ValueError(f"{name} is no API key: {reasons}") from None
 
 
 def read_keys(folder: Path) -> dict[bytes, ApiKey]:
     """Every key of a mounted Secret, one a file, by its digest. Raises OSError or ValueError."""
-    found = {}
+    found: dict[bytes, ApiKey] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or not path.is_file():  # the mount's own
             continue
         try:
-            key = ApiKey.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            reasons = "; ".join(
-                f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}"
-                for each in error.errors(include_input=False)
-            )
-            raise ValueError(f"{path} is no API key: {reasons}") from None
-        found[bytes.fromhex(key.sha256)] = key
+            key = parse_key(path.name, path.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{folder}/{error}") from None
+        digest = bytes.fromhex(key.sha256)
+        if digest in found:
+            raise ValueError(f"{folder}: {found[digest].name} and {key.name} are the same key")
+        found[digest] = key
     return found

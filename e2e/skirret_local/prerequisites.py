@@ -28,6 +28,7 @@ PACKAGES = {
     "ip": "iproute2",
     "mount": "mount",
     "nft": "nftables",
+    "nginx": "nginx-light",
     "openssl": "openssl",
     "runc": "runc",
     "setsid": "util-linux",
@@ -91,7 +92,12 @@ def install_packages() -> None:
     missing = missing_packages()
     if not missing:
         return
-    environment = {**os.environ, "PATH": commands.PATH, "DEBIAN_FRONTEND": "noninteractive"}
+    environment = {
+        **os.environ,
+        "PATH": commands.PATH,
+        "DEBIAN_FRONTEND": "noninteractive",
+        "RUNLEVEL": "1",  # installs services without starting them
+    }
     with step(f"Debian packages: installing {' '.join(missing)}") as doing:
         for command in (
             ["dpkg", "--configure", "-a"],  # an installation that was interrupted

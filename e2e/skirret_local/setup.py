@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from skirret_local import flashinfer_source
 from skirret_local.progress import Step, StepFailed, fail, run, say
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +44,8 @@ def main(arguments: list[str]) -> None:
             )
         )
     _run(steps)
+    if "--no-cluster" not in arguments and not flashinfer_source.is_there(CACHE):
+        _run([_flashinfer()])
     if not _is_fresh():
         _stamp().write_text(_wanted())
     say("set up")
@@ -53,6 +56,16 @@ def _run(steps: Sequence[Step]) -> None:
         run(steps, CACHE / "logs")
     except StepFailed as error:
         fail(str(error))
+
+
+def _flashinfer() -> Step:
+    """For a test; its pip is that of the environment, so it runs when that is made."""
+    return Step(
+        "FlashInfer's source",
+        [str(VENV / "bin/python"), "-m", "skirret_local.flashinfer_source"],
+        expected=20,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "e2e"), "SKIRRET_CACHE": str(CACHE)},
+    )
 
 
 def _pip() -> list[str]:

@@ -40,16 +40,16 @@ SUITES = {
         ),
         Suite(
             "unit",
-            180,
+            270,
             [
                 # One process per core, so one thread in each.
                 ["env", "OMP_NUM_THREADS=1"]
                 + pytest("tests", *(f"--ignore=tests/{x}" for x in ("contract", "batch", "seeds")))
-                + ["--numprocesses=2", "--dist=loadfile"]
+                + ["-m", "not full", "--numprocesses=2", "--dist=loadfile"]
             ],
         ),
-        Suite("contract", 300, [pytest("tests/contract", "tests/seeds", "-m", "not full")]),
-        Suite("batch", 240, [pytest("tests/batch", "-m", "not full")]),
+        Suite("contract", 420, [pytest("tests/contract", "tests/seeds", "-m", "not full")]),
+        Suite("batch", 300, [pytest("tests/batch", "-m", "not full")]),
         Suite("e2e", 600, [pytest("e2e/tests", "-m", "not full")]),
         Suite(
             "e2e-full",
@@ -57,6 +57,7 @@ SUITES = {
             [
                 pytest("e2e/tests"),
                 pytest("tests/batch", "-m", "full", "-s"),
+                pytest("tests/gateway/test_proxy.py"),  # in full by SKIRRET_FULL
                 pytest("tests/contract", "-m", "full"),
             ],
         ),

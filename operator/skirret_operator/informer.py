@@ -21,7 +21,11 @@ _OWN = (MODEL, BATCH)
 _CHILDREN = (DEPLOYMENT, SERVICE, POD, JOB)
 WATCHED = (*_OWN, *_CHILDREN)
 _WATCHED_NAMES = frozenset(kind.name for kind in WATCHED)
-_OWNER_LABELS = ((MODEL, meta.MODEL_LABEL), (BATCH, meta.BATCH_LABEL))
+_OWNER_LABELS = (
+    (MODEL, meta.MODEL_LABEL),
+    (MODEL, meta.PREFLIGHT_LABEL),
+    (BATCH, meta.BATCH_LABEL),
+)
 
 
 class DeadWatch(Exception):

@@ -31,6 +31,8 @@ SERVICE = Kind("v1", "Service", "services")
 POD = Kind("v1", "Pod", "pods")
 EVENT = Kind("v1", "Event", "events")
 JOB = Kind("batch/v1", "Job", "jobs")
+BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 DEFINITION = Kind(
     "apiextensions.k8s.io/v1",
@@ -39,21 +41,21 @@ DEFINITION = Kind(
     namespaced=False,
 )
 
-_BY_NAME = {
-    kind.name: kind
-    for kind in (
-        MODEL,
-        BATCH,
-        DEPLOYMENT,
-        REVISION,
-        SERVICE,
-        POD,
-        EVENT,
-        JOB,
-        LEASE,
-        DEFINITION,
-    )
-}
+KINDS = (
+    MODEL,
+    BATCH,
+    DEPLOYMENT,
+    REVISION,
+    SERVICE,
+    POD,
+    EVENT,
+    JOB,
+    BUDGET,
+    CLAIM,
+    LEASE,
+    DEFINITION,
+)
+_BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def kind_of(name: str) -> Kind:

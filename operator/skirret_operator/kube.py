@@ -10,6 +10,8 @@ Namespaced rights it needs, in each namespace with models and batches:
     apps          controllerrevisions                 list create patch delete
     core          services                            get list watch create patch
     core          pods                                list watch
+    core          persistentvolumeclaims              get
+    policy        poddisruptionbudgets                get list create patch delete
     core          events                              list create
     batch         jobs                                list watch create patch delete
 

@@ -10,6 +10,8 @@ from skirret_api import meta, model
 from skirret_api.parts import Object
 from skirret_operator.kinds import (
     BATCH,
+    BUDGET,
+    CLAIM,
     DEPLOYMENT,
     EVENT,
     JOB,
@@ -21,8 +23,8 @@ from skirret_operator.kinds import (
 )
 from skirret_operator.kube import Kube
 from skirret_operator.reconcile.difference import is_going
-from skirret_operator.reconcile.model_status import is_ready
 from skirret_operator.reconcile.observed import ObservedBatch, ObservedModel
+from skirret_operator.reconcile.rollout import is_ready
 from skirret_operator.servers import Servers
 
 OURS = f"{meta.MANAGED_BY}={meta.MANAGED_BY_SKIRRET}"
@@ -61,8 +63,9 @@ class Snapshot:
         }
         children = {
             kind: self.children(kind, meta.MODEL_LABEL)
-            for kind in (DEPLOYMENT, SERVICE, REVISION, POD)
+            for kind in (DEPLOYMENT, SERVICE, BUDGET, REVISION, POD)
         }
+        preflights = {kind: self.children(kind, meta.PREFLIGHT_LABEL) for kind in (JOB, POD)}
         for each in everybody:
             name = (each["metadata"]["namespace"], each["metadata"]["name"])
             yield (
@@ -70,6 +73,9 @@ class Snapshot:
                 ObservedModel(
                     deployment=next(iter(children[DEPLOYMENT].get(name, [])), None),
                     service=next(iter(children[SERVICE].get(name, [])), None),
+                    budget=next(iter(children[BUDGET].get(name, [])), None),
+                    preflights=preflights[JOB].get(name, []),
+                    preflight_pods=preflights[POD].get(name, []),
                     revisions=children[REVISION].get(name, []),
                     pods=children[POD].get(name, []),
                     owners=owners[name[0]],
@@ -95,7 +101,7 @@ class Observer:
     async def snapshot(self) -> Snapshot:
         found = Snapshot()
         for namespace in self._namespaces:
-            for kind in (MODEL, BATCH, DEPLOYMENT, SERVICE, REVISION, POD, JOB):
+            for kind in (MODEL, BATCH, DEPLOYMENT, SERVICE, BUDGET, REVISION, POD, JOB):
                 labels = "" if kind in (MODEL, BATCH) else OURS
                 for each in await self._kube.list(kind, namespace, labels=labels):
                     found.objects[kind.name, namespace, each["metadata"]["name"]] = each
@@ -106,21 +112,32 @@ class Observer:
         if found is None:
             return None
         labels = f"{meta.MODEL_LABEL}={name}"
+        of_preflight = f"{meta.PREFLIGHT_LABEL}={name}"
         # By name, not by label: another's object under this name must be seen too.
-        deployment, service, revisions, pods, owners = await asyncio.gather(
+        deployment, service, budget, claim, owners = await asyncio.gather(
             self._kube.get(DEPLOYMENT, namespace, name),
             self._kube.get(SERVICE, namespace, name),
-            self._kube.list(REVISION, namespace, labels=labels),
-            self._kube.list(POD, namespace, labels=labels),
+            self._kube.get(BUDGET, namespace, name),
+            self._cache_claim(found),
             self._owners(found),
         )
+        revisions, jobs, pods = await asyncio.gather(
+            self._kube.list(REVISION, namespace, labels=labels),
+            self._kube.list(JOB, namespace, labels=of_preflight),
+            self._kube.list(POD, namespace, labels=labels),
+        )
+        preparing = await self._kube.list(POD, namespace, labels=of_preflight) if jobs else []
         hanging = [pod for pod in pods if not is_ready(pod) and not is_going(pod)]
         return found, ObservedModel(
             deployment=deployment,
             service=service,
+            budget=budget,
+            cache_claim=claim,
             revisions=revisions,
+            preflights=jobs,
+            preflight_pods=preparing,
             pods=pods,
-            events=await self._events(namespace, filter(_hangs, hanging)),
+            events=await self._events(namespace, filter(_hangs, [*hanging, *preparing])),
             progress=await self._servers.progress(hanging),
             owners=owners,
         )
@@ -138,6 +155,10 @@ class Observer:
             pods=pods,
             events=await self._events(namespace, filter(_hangs, pods) if pods else jobs),
         )
+
+    async def _cache_claim(self, found: Object) -> Object | None:
+        name = found["spec"].get("cache", {}).get("claimName")
+        return await self._kube.get(CLAIM, found["metadata"]["namespace"], name) if name else None
 
     async def _owners(self, found: Object) -> Mapping[str, str]:
         if not self._is_contested(found):

@@ -39,9 +39,7 @@ def parse(data: bytes) -> BatchRequest:
         raise InvalidRequest(_NOT_JSON) from None
     if not isinstance(body, dict):
         raise InvalidRequest(_NOT_JSON)
-    for name in body:
-        if name not in (*_REQUIRED, *_OPTIONAL):
-            raise _unknown(name[:_KEY])
+    _check_names(body, (*_REQUIRED, *_OPTIONAL))
     file_id, endpoint, window = (_text(body, name) for name in _REQUIRED)
     known = endpoint_of(endpoint)
     if known is None:
@@ -49,6 +47,15 @@ def parse(data: bytes) -> BatchRequest:
     if window_seconds(window) is None:
         raise _invalid("completion_window", window, "Use a time up to 14 days, such as", ("24h",))
     return BatchRequest(file_id, known, window, _metadata(body), _expiry(body))
+
+
+def _check_names(body: dict[str, Any], known: tuple[str, ...], within: str = "") -> None:
+    for name in body:
+        if name not in known:
+            param = f"{within}{name[:64]}"
+            raise InvalidRequest(
+                f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter"
+            )
 
 
 def _text(body: dict[str, Any], name: str) -> str:
@@ -93,14 +100,8 @@ def _expiry(body: dict[str, Any]) -> int | None:
         return None
     if not isinstance(expiry, dict):
         raise _wrong_type("output_expires_after", "an object", expiry)
-    for name in expiry:
-        if name not in ("anchor", "seconds"):
-            raise _unknown(f"output_expires_after.{name[:_KEY]}")
+    _check_names(expiry, ("anchor", "seconds"), "output_expires_after.")
     return check_expiry("output_expires_after", expiry.get("anchor"), expiry.get("seconds"))
-
-
-def _unknown(param: str) -> InvalidRequest:
-    return InvalidRequest(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
 
 
 def _wrong_type(param: str, expected: str, value: object) -> InvalidRequest:

@@ -9,6 +9,7 @@ CompletionsError
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from pydantic_core import from_json
 from skirret_api import internal
 from skirret_batch.plan import TOKENS_PER_BYTE
 
+_REFUSED = frozenset({400, 413, 415})  # for what was asked, whoever asks
 _LONGEST_PAUSE = 120.0  # seconds; a longer Retry-After is not believed
 
 
@@ -86,8 +88,25 @@ class Template:
     tokens_per_byte: float = TOKENS_PER_BYTE
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What decides when a line is run, and beside which others."""
+
+    deadline: float  # of its batch, in seconds since the epoch
+    priority: int = 0  # of its batch
+    group: str = ""  # the same for lines whose prompts begin alike; empty for one like no other
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            internal.DEADLINE: str(int(self.deadline)),
+            internal.PRIORITY: str(self.priority),
+            internal.GROUP: self.group,
+        }
+
+
 class Completions(Protocol):
-    async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
+    async def complete(self, endpoint: str, body: bytes, turn: Turn) -> Answer:
         """Raises CompletionsError. Cancelling it aborts the work."""
 
     async def model(self, name: str) -> str | None:
@@ -111,8 +130,8 @@ class HttpCompletions:
             timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=10),
         )
 
-    async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
-        return await self._send("POST", endpoint, body, {internal.DEADLINE: str(int(deadline))})
+    async def complete(self, endpoint: str, body: bytes, turn: Turn) -> Answer:
+        return await self._send("POST", endpoint, body, turn.headers)
 
     async def model(self, name: str) -> str | None:
         return _identity(await self._send("GET", _model_path(name), None, {}))
@@ -145,6 +164,16 @@ class HttpCompletions:
             raise Broken(f"{self._gateway}: {type(error).__name__}") from error
 
 
+def counted_tokens(answer: Answer) -> int | None:
+    """Of an answer of `/tokenize`; none when the prompt is refused, None when nobody knows."""
+    if answer.status in _REFUSED:
+        return 0
+    if answer.status != 200:
+        return None
+    count = from_json(answer.body)["count"]
+    return sum(count) if isinstance(count, list) else int(count)
+
+
 Message = MutableMapping[str, Any]
 Asgi = Callable[
     [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
@@ -160,14 +189,18 @@ class AsgiCompletions:
         self._headers = headers
         self._timeout = timeout
 
-    async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
-        return await self._send("POST", endpoint, body, {internal.DEADLINE: str(int(deadline))})
+    async def complete(self, endpoint: str, body: bytes, turn: Turn) -> Answer:
+        return await self._send("POST", endpoint, body, turn.headers)
 
     async def model(self, name: str) -> str | None:
         return _identity(await self._send("GET", _model_path(name), b"", {}))
 
     async def template(self, name: str) -> Template:
         return _template(await self._send("GET", "/get_model_info", b"", {}))
+
+    async def tokens(self, asked: Mapping[str, Any]) -> int | None:
+        """See `counted_tokens`."""
+        return counted_tokens(await self._send("POST", "/tokenize", json.dumps(asked).encode(), {}))
 
     async def _send(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]

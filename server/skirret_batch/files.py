@@ -46,6 +46,12 @@ async def remove(store: BatchStore, file_id: str) -> None:
         await store.delete(blob_key(file_id))
 
 
+async def erase(store: BatchStore, file_id: str) -> None:
+    """Takes the file away with its blob; one that isn't there is no error."""
+    await store.delete(meta_key(file_id))
+    await store.delete(blob_key(file_id))
+
+
 async def drop_orphan(store: BatchStore, blob: str) -> None:
     """Removes an input's blob when its file was deleted while the batch still read it."""
     try:

@@ -9,6 +9,7 @@ ROOT/.skirret/uploads/<id>    `key` and the parts of a multipart upload
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import secrets
@@ -36,6 +37,15 @@ from skirret_batch.store import (
 _LOCKS = 64
 _PIECE = 1 << 20  # bytes read at once
 _HASHED = 1 << 20  # objects up to this size have a hash of their content as ETag
+_SPACE, _RIGHTS = "free some space there", "let this process write there"
+_MENDED_BY = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EFBIG: _SPACE,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: _RIGHTS,
+}
 _ABANDONED = 24 * 3600.0  # seconds after which a temporary file is nobody's
 
 T = TypeVar("T")
@@ -188,7 +198,9 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise NotThere(f"nothing at {key}") from error
         except OSError as error:
-            raise StoreRefused(f"{self._root / key}: {error.strerror}") from error
+            advice = _MENDED_BY.get(error.errno or 0)
+            what = f"{self._root / key}: {error.strerror}"
+            raise StoreRefused(f"{what}; {advice}" if advice else what) from error
 
     def _path(self, key: str) -> Path:
         if any(part in ("", ".", "..", ".skirret") for part in key.split("/")) or "\0" in key:
@@ -237,9 +249,13 @@ class Folder:
     def _temporary(self, data: bytes) -> Path:
         path = self._own / "tmp" / secrets.token_hex(16)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(data)
-            self._sync(file)
+        try:
+            with open(path, "wb") as file:
+                file.write(data)
+                self._sync(file)
+        except OSError:  # a full disk: what was written would keep it full
+            path.unlink(missing_ok=True)
+            raise
         return path
 
     def _rename(self, source: Path, target: Path) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from skirret_api.errors import InvalidRequest
+
+_EXTENDED = re.compile(
+    rb";\s*filename\*\s*=\s*\"?([A-Za-z0-9-]+)'[^';]*'([^;\"\s]+)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +97,12 @@ class _Collector:
 
     def headers_finished(self) -> None:
         _, options = parse_options_header(self._disposition)
+        filename = _extended(self._disposition)
+        if filename is None and b"filename" in options:
+            filename = options[b"filename"].decode("utf-8", "replace")
         self._disposition = b""
-        filename = options.get(b"filename")
-        self._events.append(
-            PartBegins(
-                options.get(b"name", b"").decode("utf-8", "replace"),
-                None if filename is None else filename.decode("utf-8", "replace"),
-            )
-        )
+        name = options.get(b"name", b"").decode("utf-8", "replace")
+        self._events.append(PartBegins(name, filename))
 
     def part_data(self, data: bytes, start: int, end: int) -> None:
         self._events.append(PartData(data[start:end]))
@@ -108,3 +112,12 @@ class _Collector:
 
     def end(self) -> None:
         self.is_whole = True
+
+
+def _extended(disposition: bytes) -> str | None:
+    """A name that isn't ASCII as some clients send it: filename*=UTF-8''n%C3%A9e.txt (RFC 5987)."""
+    match = _EXTENDED.search(disposition)
+    if match is None:
+        return None
+    charset = "latin-1" if match[1].lower() == b"iso-8859-1" else "utf-8"
+    return unquote_to_bytes(match[2]).decode(charset, "replace")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from skirret_api.errors import (
@@ -24,18 +25,19 @@ from skirret_api.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
+    OverQuota,
     ServerFault,
     TooLarge,
     Unavailable,
 )
 from skirret_api.openai import FileObject
-from skirret_batch import asked, files
+from skirret_batch import asked, files, quota
 from skirret_batch import record as records
-from skirret_batch.dry_run import dry_run
+from skirret_batch.dry_run import AnyModel, Models, dry_run
 from skirret_batch.listing import Shelf, batches
 from skirret_batch.receive import BATCH, Limits, receive
 from skirret_batch.record import Record, Transition
-from skirret_batch.reservation import reserve
+from skirret_batch.reservation import Once
 from skirret_batch.so_far import BadCursor, so_far
 from skirret_batch.store import BatchStore, Changed, NotThere, StoreError, Stream
 
@@ -43,7 +45,8 @@ log = logging.getLogger(__name__)
 
 _PAGE_OF_BATCHES = (1, 100, 20)  # smallest, largest, default limit
 _PAGE_OF_FILES = (1, 10_000, 10_000)
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=\s*([0-9]*)-([0-9]*)\s*", re.IGNORECASE)
+_JSON = re.compile(r"[^;]*[/+]json\s*(?:;.*)?", re.IGNORECASE)
 # What can be part of a key. Ids are opaque otherwise: an unknown one is simply not there.
 _ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,128}")
 
@@ -52,9 +55,9 @@ async def nobody(store: BatchStore, batch_id: str) -> None:
     """For a host that has others notice a new batch."""
 
 
-def any_model(scope: Scope, name: str) -> str | None:
+def any_model(scope: Scope) -> Models:
     """For a host that doesn't know its models."""
-    return name
+    return AnyModel()
 
 
 def files_and_batches(
@@ -63,15 +66,15 @@ def files_and_batches(
     clock: Callable[[], float] = time.time,
     limits: Limits | None = None,
     started: Callable[[BatchStore, str], Awaitable[None]] = nobody,
-    model_id: Callable[[Scope, str], str | None] = any_model,
+    models: Callable[[Scope], Models] = any_model,
 ) -> FastAPI:
     """The application. The host knows the caller: `store_of` gives its store or raises ApiError.
 
-    `started` is told of every new batch, once its record is written. `model_id` is the same for all
-    names of one model, None for a name of none; a dry run asks it.
+    `started` is told of every new batch, once its record is written. `models` gives what a dry run
+    asks.
     """
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    door = _Door(store_of, clock, limits or Limits(), started, model_id)
+    door = _Door(store_of, clock, limits or Limits(), started, models)
     for method, path, handler in (
         ("POST", "/v1/files", door.upload),
         ("GET", "/v1/files", door.list_files),
@@ -84,7 +87,8 @@ def files_and_batches(
         ("POST", "/v1/batches/{batch_id}/cancel", door.cancel),
         ("GET", "/v1/batches/{batch_id}/output", door.output),
     ):
-        app.add_api_route(path, _guarded(handler), methods=[method], response_model=None)
+        methods = ["GET", "HEAD"] if method == "GET" else [method]
+        app.add_api_route(path, _guarded(handler), methods=methods, response_model=None)
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(StoreError, _store_failed)
     app.add_exception_handler(HTTPException, _no_route)
@@ -107,13 +111,13 @@ class _Door:
         clock: Callable[[], float],
         limits: Limits,
         started: Callable[[BatchStore, str], Awaitable[None]],
-        model_id: Callable[[Scope, str], str | None],
+        models: Callable[[Scope], Models],
     ) -> None:
         self._store_of = store_of
         self._clock = clock
         self._limits = limits
         self._started = started
-        self._model_id = model_id
+        self._models = models
         self._shelf = Shelf()
         # Each parses a whole file: beside requests, but not many at once.
         self._dry_runs = asyncio.Semaphore(1)
@@ -154,45 +158,59 @@ class _Door:
     async def content(self, request: Request, file_id: str) -> Response:
         store = self._store_of(request.scope)
         file = await self._file(store, file_id)
-        start, end = _span(request.headers.get("range"), file.bytes)
+        etag = f'"{file_id}"'  # a file never changes
         headers = {
             "content-disposition": _attachment(file.filename),
-            "content-length": str(end - start),
             "accept-ranges": "bytes",
+            "etag": etag,
         }
+        span = None
+        if request.method == "GET" and request.headers.get("if-range", etag) == etag:
+            span = _span(request.headers.get("range"), file.bytes)
+        start, end = span or (0, file.bytes)
+        headers["content-length"] = str(end - start)
         status = 200
-        if end - start < file.bytes:
+        if span is not None:
             status = 206
             headers["content-range"] = f"bytes {start}-{end - 1}/{file.bytes}"
+        media_type = "application/octet-stream"
+        if request.method == "HEAD":
+            return Response(None, status, headers, media_type)
         blob = store.stream(records.blob_key(file_id), start, end)
         try:
             first = await anext(blob, b"")
         except NotThere:  # deleted a moment ago
             raise _no_file(file_id) from None
-        return StreamingResponse(
-            _rejoined(first, blob), status, headers, media_type="application/octet-stream"
-        )
+        return StreamingResponse(_rejoined(first, blob), status, headers, media_type)
 
     # batches
 
     async def create(self, request: Request) -> Response:
         store = self._store_of(request.scope)
-        body = await self._body(request)
-        wanted = asked.parse(body)
-        await self._check_input(store, wanted.input_file_id)
-        if _is_dry(request):
-            model_id = partial(self._model_id, request.scope)
-            async with self._dry_runs:
-                said = await dry_run(store, wanted, self._limits.lines, model_id)
-            return JSONResponse(said)
+        if not _JSON.fullmatch(request.headers.get("content-type", "application/json")):
+            raise InvalidRequest("The request's body must be application/json.", status=415)
+        wanted = asked.parse(await self._body(request))
         now = self._clock()
-        batch_id = await reserve(
-            store,
-            body,
+        once = Once(
+            wanted,
             key=request.headers.get("idempotency-key"),
             is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
-            now=now,
         )
+        is_dry = _is_dry(request)
+        known = None if is_dry else await once.find(store, now)
+        if known is not None:
+            try:  # its input may be gone since
+                return _batch((await records.load(store, known))[0])
+            except NotThere:  # that create died before it came to the record
+                pass
+        file = await self._check_input(store, wanted.input_file_id)
+        if is_dry:
+            models = self._models(request.scope)
+            async with self._dry_runs:
+                said = await dry_run(store, wanted, self._limits.lines, models)
+            return JSONResponse(said)
+        batch_id = await once.reserve(store, now)
+        await self._check_quota(store, file, batch_id)
         record = records.new_record(
             batch_id,
             now=records.id_time(batch_id) or now,
@@ -215,7 +233,7 @@ class _Door:
         if page.after:
             await self._check_cursor(store, records.record_key(page.after))
         found: list[Record] = []
-        async for record in batches(store, page.after):
+        async for record in batches(store, page.after, page.is_ascending):
             found.append(record)
             if len(found) > page.limit:
                 break
@@ -264,7 +282,7 @@ class _Door:
         except NotThere:
             raise NotFound(f"No batch found with id '{batch_id}'.") from None
 
-    async def _check_input(self, store: BatchStore, file_id: str) -> None:
+    async def _check_input(self, store: BatchStore, file_id: str) -> FileObject:
         try:
             file = await files.retrieve(store, _checked(file_id), self._clock())
         except NotThere:
@@ -277,6 +295,18 @@ class _Door:
                 f"The file's purpose is '{file.purpose}'; the input of a batch needs '{BATCH}'.",
                 param="input_file_id",
             )
+        return file
+
+    async def _check_quota(self, store: BatchStore, file: FileObject, batch_id: str) -> None:
+        """What isn't sure before the input is read, the worker says later."""
+        most = self._limits.enqueued_tokens
+        if most is None:
+            return
+        live = await records.live(store, {})
+        if batch_id in live:  # the same create, sent again
+            return
+        if quota.surely_over(file.bytes, (record for record, _ in live.values()), most):
+            raise OverQuota(quota.message(most), code="token_limit_exceeded")
 
     async def _check_cursor(self, store: BatchStore, key: str) -> None:
         try:
@@ -322,7 +352,7 @@ def _ended(record: Record) -> str:
 def _page(request: Request, limits: tuple[int, int, int]) -> _Page:
     smallest, largest, usual = limits
     text = request.query_params.get("limit", str(usual))
-    if not re.fullmatch(r"-?\d{1,9}", text) or not smallest <= int(text) <= largest:
+    if not re.fullmatch("-?[0-9]{1,9}", text) or not smallest <= int(text) <= largest:
         raise InvalidRequest(
             f"Invalid 'limit': expected an integer from {smallest} to {largest}.",
             param="limit",
@@ -375,22 +405,30 @@ def _checked(object_id: str) -> str:
     return object_id
 
 
-def _span(header: str | None, size: int) -> tuple[int, int]:
-    """The bytes [start, end) that a Range header asks for; all of them without a usable one."""
+def _span(header: str | None, size: int) -> tuple[int, int] | None:
+    """The bytes [start, end) that a Range header asks for; None without one that we understand."""
     match = _RANGE.fullmatch(header or "")
     if match is None or not (match[1] or match[2]):
-        return 0, size
+        return None
+    first, last = map(_position, match.groups())
     if not match[1]:
-        start, end = max(0, size - int(match[2])), size
+        start, end = max(0, size - last), size
     else:
-        start, end = int(match[1]), min(size, int(match[2]) + 1 if match[2] else size)
-    if start >= size or start >= end:
+        start, end = first, min(size, last + 1) if match[2] else size
+        if match[2] and last < first:
+            return None
+    if start >= size:
         raise InvalidRequest(
             f"The file has {size} bytes; the range is outside of them.",
             status=416,
             headers={"content-range": f"bytes */{size}"},
         )
     return start, end
+
+
+def _position(digits: str) -> int:
+    """As a number, of which no file has so many bytes."""
+    return int(digits.lstrip("0")[:18] or "0")
 
 
 def _attachment(filename: str) -> str:
@@ -412,13 +450,23 @@ async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
     if error.status_code == 405:
-        headers = dict(error.headers or {})
+        headers = {"allow": ", ".join(_allowed(request))}
         refusal: ApiError = InvalidRequest(
             f"Not allowed to {method} on {path}.", status=405, headers=headers
         )
     else:
         refusal = NotFound(f"Invalid URL ({method} {path})")
     return await _refuse(request, refusal)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of this path; each has a route of its own."""
+    matching = [
+        route.methods or set()
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    ]
+    return sorted(set[str]().union(*matching))
 
 
 def _guarded(handler: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:

@@ -18,8 +18,10 @@ _AT_ONCE = 32  # read together
 T = TypeVar("T")
 
 
-async def batches(store: BatchStore, after: str) -> AsyncIterator[Record]:
-    """Newest first, from behind batch `after` on."""
+async def batches(
+    store: BatchStore, after: str, is_ascending: bool = False
+) -> AsyncIterator[Record]:
+    """Newest first, or oldest first, from behind batch `after` on."""
 
     async def read(batch_id: str) -> Record | None:
         try:
@@ -27,7 +29,11 @@ async def batches(store: BatchStore, after: str) -> AsyncIterator[Record]:
         except NotThere:  # about to be created, or what a create left that died
             return None
 
-    async for ids in _grouped(store.folders(BATCHES, after)):
+    if is_ascending:
+        names = _reversed(store.folders(BATCHES), after)
+    else:
+        names = store.folders(BATCHES, after)
+    async for ids in _grouped(names):
         for record in await asyncio.gather(*map(read, ids)):
             if record is not None:
                 yield record
@@ -75,6 +81,12 @@ async def _oldest_first(store: BatchStore, after: str) -> AsyncIterator[Entry]:
     for entry in reversed(entries):
         if not after or entry.key < f"{FILES}{after}/":
             yield entry
+
+
+async def _reversed(names: AsyncIterator[str], after: str) -> AsyncIterator[str]:
+    for name in reversed([name async for name in names]):
+        if not after or name < after:
+            yield name
 
 
 async def _grouped(items: AsyncIterator[T]) -> AsyncIterator[Sequence[T]]:

@@ -1,7 +1,7 @@
 """What a batch's input says and in which order to run it. Reads and writes no store.
 
 `Reading` takes the input in pieces and gives every error in it, or an `Index` of its lines.
-`prefix_order` puts them into the order of a radix tree, `cut` cuts that order into shards.
+`Keys` puts them into the order of a radix tree, `cut` cuts that order into shards.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import groupby, islice
 from typing import Any, BinaryIO, NamedTuple
+from zlib import crc32
 
 from pydantic_core import from_json
 
@@ -30,6 +33,8 @@ DEEPEST = 200  # brackets within brackets
 
 _ENTRY = struct.Struct("<QIIQ")
 _TAIL = 256  # lines at the end that go by their length, so that no long one is left for last
+_STRANDS = 8  # groups that are run beside each other, so that they can be on different servers
+_WORTH_MEETING = 32  # tokens that prompts share, beyond what all do, to be of one group
 _BLOCK = 256  # bytes of the rendered prompts compared at once
 _MOST_NAMES = 1000  # distinct model names told apart
 _BOM = b"\xef\xbb\xbf"
@@ -65,21 +70,31 @@ class Plan:
     order: Sequence[int]  # ordinals of lines
     ends: Sequence[int]  # shard i is order[ends[i - 1]:ends[i]]
     shared: int = 0  # tokens of prompts that this order finds in a prefix cache, estimated
+    groups: Sequence[int] = ()  # by ordinal; lines of one group begin alike, 0: like no other
 
     def shard(self, number: int) -> Sequence[int]:
         return self.order[self.ends[number - 1] if number else 0 : self.ends[number]]
 
     def encode(self) -> bytes:
         head = {"model": self.model, "ends": list(self.ends), "shared": self.shared}
-        return json.dumps(head).encode() + b"\n" + _little(array("I", self.order)).tobytes()
+        packed = _little(array("I", [*self.order, *self.groups]))
+        return json.dumps(head).encode() + b"\n" + packed.tobytes()
 
 
 def decode_plan(data: bytes) -> Plan:
     head, _, packed = data.partition(b"\n")
     values = from_json(head)
-    order = array("I")
-    order.frombytes(packed)
-    return Plan(values["model"], _little(order), values["ends"], values.get("shared", 0))
+    numbers = array("I")
+    numbers.frombytes(packed)
+    numbers = _little(numbers)
+    total = values["ends"][-1]
+    return Plan(
+        values["model"],
+        numbers[:total],
+        values["ends"],
+        values.get("shared", 0),
+        numbers[total:] or array("I", bytes(numbers.itemsize * total)),
+    )
 
 
 class Reading:
@@ -257,22 +272,47 @@ class Keys:
         self._file.seek(start)
         return self._file.read(max(0, min(_BLOCK, end - start)))
 
-    def order(self) -> list[int]:
-        """Ordinals in the order to run them in: by key, and at the tail by length of work."""
-        ordered = self.sorted()
-        tail = min(_TAIL, len(ordered) // 4)
-        head = len(ordered) - tail
-        return ordered[:head] + sorted(ordered[head:], key=lambda each: -self._work[each])
+    def order(self, groups: Sequence[int], ordered: Sequence[int]) -> list[int]:
+        """Ordinals in the order to run them in, of those by key.
+
+        Some groups beside each other, and at the tail by length of work.
+        """
+        woven = _woven(ordered, groups)
+        tail = min(_TAIL, len(woven) // 4)
+        head = len(woven) - tail
+        return woven[:head] + sorted(woven[head:], key=lambda each: -self._work[each])
+
+    def groups(self, ordered: Sequence[int]) -> array[int]:
+        """By ordinal, a number that lines share whose prompts begin alike; 0 for one like no other.
+
+        What all lines share is no reason to meet: every server has it soon.
+        """
+        groups = array("I", bytes(4 * len(ordered)))
+        if not ordered:
+            return groups
+        first, last = self._key(ordered[0]), self._key(ordered[-1])
+        length = _common_prefix(first, last) + int(_WORTH_MEETING / self._tokens_per_byte)
+        for ordinal in ordered:
+            key = self._key(ordinal)
+            groups[ordinal] = (crc32(key[:length]) or 1) if len(key) >= length else 0
+        sizes = Counter(groups)
+        for ordinal, group in enumerate(groups):
+            if sizes[group] in (1, len(ordered)):
+                groups[ordinal] = 0
+        return groups
 
     def shared_tokens(self, ordered: Sequence[int]) -> int:
         """What a prefix cache saves at best: of each key, what the one before it shares."""
         shared, before = 0, b""
         for ordinal in ordered:
-            self._file.seek(self._ends[ordinal])
-            key = self._file.read(self._ends[ordinal + 1] - self._ends[ordinal])
+            key = self._key(ordinal)
             shared += int(_common_prefix(before, key) * self._tokens_per_byte)
             before = key
         return shared
+
+    def _key(self, ordinal: int) -> bytes:
+        self._file.seek(self._ends[ordinal])
+        return self._file.read(self._ends[ordinal + 1] - self._ends[ordinal])
 
     def sorted(self) -> list[int]:
         """Ordinals by key; of equal keys, the longest work first.
@@ -408,6 +448,23 @@ def _asked_tokens(body: Body) -> int:
     if isinstance(asked, int) and asked > 0:
         return min(asked, _ENDLESS)
     return 16 if "prompt" in body else _ENDLESS
+
+
+def _woven(ordered: Sequence[int], groups: Sequence[int]) -> list[int]:
+    """Lines of a few groups in turn; each group's lines stay in their order.
+
+    One after the other, groups would all be on one server, or all on several.
+    """
+    by_group: Iterator[deque[int]] = (deque(run) for _, run in groupby(ordered, groups.__getitem__))
+    strands = deque(islice(by_group, _STRANDS))
+    woven = []
+    while strands:
+        strand = strands.popleft()
+        woven.append(strand.popleft())
+        following = strand or next(by_group, deque())
+        if following:
+            strands.append(following)
+    return woven
 
 
 def _common_prefix(one: bytes, other: bytes) -> int:

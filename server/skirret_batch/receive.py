@@ -23,13 +23,14 @@ _LONGEST_FIELD = 1024  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes, but for the lines."""
+    """Bytes, where nothing else is said."""
 
     batch_file: int = 200_000_000
     file: int = 512_000_000
     part: int = 8 << 20  # the most of a file that is in memory
     json: int = 1 << 20
     lines: int = 50_000  # of a batch; for a dry run, the worker has its own
+    enqueued_tokens: int | None = None  # of prompts of a namespace's live batches
     drained: int = 64_000_000  # of a body too large, read on so that the client sees our answer
 
 
@@ -109,7 +110,7 @@ class _Incoming:
         anchor = self.fields.get("expires_after[anchor]")
         seconds = self.fields.get("expires_after[seconds]")
         if anchor is not None or seconds is not None:
-            number = int(seconds) if seconds and re.fullmatch(r"[0-9]{1,18}", seconds) else None
+            number = int(seconds) if seconds and re.fullmatch("-?[0-9]{1,18}", seconds) else None
             check_expiry("expires_after", anchor, number)
 
     def _drop(self, event: form.Event) -> None:
@@ -137,11 +138,12 @@ class _Incoming:
     def _begin(self, part: form.PartBegins) -> None:
         self._part = part
         if part.name == "file":
-            if part.filename is None:
+            filename = PurePosixPath((part.filename or "").replace("\\", "/")).name[:255]
+            if not filename:
                 raise InvalidRequest("'file' must be a file, with a name.", param="file")
             if self.filename is not None:
                 raise InvalidRequest("There is more than one 'file'.", param="file")
-            self.filename = PurePosixPath(part.filename.replace("\\", "/")).name[:255]
+            self.filename = filename
             self._check_file()
         elif part.name not in _FIELDS:
             raise InvalidRequest(
@@ -149,6 +151,8 @@ class _Incoming:
                 param=part.name[:64],
                 code="unknown_parameter",
             )
+        elif part.name in self.fields:
+            raise InvalidRequest(f"There is more than one '{part.name}'.", param=part.name)
 
     def _check_purpose(self) -> None:
         purpose = self.fields.get("purpose")
@@ -179,7 +183,7 @@ class _Incoming:
 
 
 def check_expiry(param: str, anchor: object, seconds: object) -> int:
-    """The seconds of an expiry, which `param` gave. Raises InvalidRequest."""
+    """The seconds of such a parameter. Raises InvalidRequest."""
     if anchor != "created_at":
         raise InvalidRequest(
             "Invalid value for the anchor. Supported values are: 'created_at'.",

@@ -84,6 +84,7 @@ class Record(BaseModel):
     cr: CustomResource | None = None
     parallelism: int = 1
     priority: int = 0
+    input_tokens: int = 0  # of all prompts, estimated; 0 until the input was read
     progress: Progress = Progress()
     created_by: Literal["api", "cr"] = "api"
 
@@ -236,6 +237,11 @@ def move(record: Record, status: BatchStatus, now: float) -> Record:
 def settle_source(record: Record, key: str) -> Record:
     """Where the lines are read from; the first answer is everybody's."""
     return record.model_copy(update={"source": record.source or key})
+
+
+def measure(record: Record, input_tokens: int) -> Record:
+    """The input was read."""
+    return record.model_copy(update={"input_tokens": input_tokens})
 
 
 def start(record: Record, *, model: str, total: int, now: float) -> Record:

@@ -1,17 +1,20 @@
 """Which batch a create means when it is sent twice.
 
 `requests/{hash}` reserves an id before the record exists; whoever comes with the same request then
-creates the record under that id, or finds it. The hash is of the Idempotency-Key, or else of the
-body: then the reservation is only for the client's own retries, for ten minutes.
+creates the record under that id, or finds it. The hash is of the Idempotency-Key, or else of what
+is asked for: then the reservation is only for the client's own retries, for ten minutes.
 """
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from hashlib import sha256
 
 from pydantic import BaseModel
 
 from skirret_api.errors import InvalidRequest
+from skirret_batch.asked import BatchRequest
 from skirret_batch.record import new_id
 from skirret_batch.store import BatchStore, Changed, NotThere
 
@@ -26,33 +29,25 @@ class Reservation(BaseModel):
     created_at: float
 
 
-async def reserve(
-    store: BatchStore, body: bytes, *, key: str | None, is_retry: bool, now: float
-) -> str:
-    """The id of the batch that this create makes, or has made. Raises InvalidRequest."""
-    digest = sha256(body).hexdigest()
-    mine = Reservation(batch_id=new_id("batch", now), body=digest, created_at=now)
-    if key is not None:
-        return await _by_key(store, f"{REQUESTS}key-{sha256(key.encode()).hexdigest()}", mine)
-    where = f"{REQUESTS}body-{digest}"
-    if is_retry:
-        earlier = await _find(store, where)
-        if earlier is not None and earlier.created_at > now - RETRIED_WITHIN:
-            return earlier.batch_id
-    await store.put(where, mine.model_dump_json().encode())
-    return mine.batch_id
+class Once:
+    """One create, however often it is sent."""
 
+    def __init__(self, wanted: BatchRequest, *, key: str | None, is_retry: bool) -> None:
+        self._digest = _hash(json.dumps(asdict(wanted), sort_keys=True))
+        self._key = key or None
+        self._is_retry = is_retry
 
-async def _by_key(store: BatchStore, where: str, mine: Reservation) -> str:
-    while True:
+    async def find(self, store: BatchStore, now: float) -> str | None:
+        """The id that an earlier sending has reserved. Raises InvalidRequest."""
+        if self._key is None and not self._is_retry:
+            return None
         try:
-            await store.put_if_absent(where, mine.model_dump_json().encode())
-            return mine.batch_id
-        except Changed:
-            earlier = await _find(store, where)
-        if earlier is None:
-            continue
-        if earlier.body != mine.body:
+            earlier = Reservation.model_validate_json((await store.get(self._where)).data)
+        except NotThere:
+            return None
+        if self._key is None:
+            return earlier.batch_id if earlier.created_at > now - RETRIED_WITHIN else None
+        if earlier.body != self._digest:
             raise InvalidRequest(
                 "This Idempotency-Key was used with another request body.",
                 param=None,
@@ -60,9 +55,26 @@ async def _by_key(store: BatchStore, where: str, mine: Reservation) -> str:
             )
         return earlier.batch_id
 
+    async def reserve(self, store: BatchStore, now: float) -> str:
+        """The id of the batch that this create makes, or has made. Raises InvalidRequest."""
+        mine = Reservation(batch_id=new_id("batch", now), body=self._digest, created_at=now)
+        data = mine.model_dump_json().encode()
+        while (earlier := await self.find(store, now)) is None:
+            try:
+                if self._key is None:
+                    await store.put(self._where, data)
+                else:
+                    await store.put_if_absent(self._where, data)
+            except Changed:  # sent twice at once
+                continue
+            return mine.batch_id
+        return earlier
 
-async def _find(store: BatchStore, where: str) -> Reservation | None:
-    try:
-        return Reservation.model_validate_json((await store.get(where)).data)
-    except NotThere:
-        return None
+    @property
+    def _where(self) -> str:
+        kind, value = ("body", self._digest) if self._key is None else ("key", _hash(self._key))
+        return f"{REQUESTS}{kind}-{value}"
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -43,12 +43,27 @@ from skirret_batch.store import (
 
 _SIGNED_FOR = 3600  # seconds
 _PIECE = 1 << 20  # bytes of a streamed read
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=60)
+_CONNECT = 5.0  # seconds
 # Statuses and codes that say "later", not "no".
 _LATER = frozenset({408, 429, 500, 502, 503, 504})
 _LATER_CODES = frozenset(
     {"RequestTimeout", "ConditionalRequestConflict", "OperationAborted", "InternalError"}
 )
+_KEYS = "check the store's accessKey and secretKey, and what they may do"
+_SPACE = "free some space, or raise the quota"
+_MENDED_BY = {
+    "NoSuchBucket": "make the bucket, or name another as the store's",
+    "AccessDenied": _KEYS,
+    "ExpiredToken": _KEYS,
+    "InvalidAccessKeyId": _KEYS,
+    "InvalidToken": _KEYS,
+    "SignatureDoesNotMatch": _KEYS,
+    "RequestTimeTooSkewed": "set the clock of this machine, or the store's",
+    "QuotaExceeded": _SPACE,
+    "XMinioAdminBucketQuotaExceeded": _SPACE,
+    "XMinioStorageFull": _SPACE,
+}
+_MENDED_BY_STATUS = {401: _KEYS, 403: _KEYS, 507: _SPACE}  # of an answer that names no code
 _CUT = (aiohttp.ClientError, TimeoutError, ConnectionError)
 
 Query = Mapping[str, str]
@@ -342,7 +357,9 @@ class S3:
             return NotThere(f"nothing at {key} in {self.where}")
         if reply.status == 412:
             return Changed(f"{key} was overwritten while it was read")
-        return StoreRefused(f"{self.where} refuses {method} {key or 'list'}: {reply.message}")
+        advice = _MENDED_BY.get(reply.code) or _MENDED_BY_STATUS.get(reply.status)
+        what = f"{self.where} refuses {method} {key or 'list'}: {reply.message.rstrip('.')}"
+        return StoreRefused(f"{what}; {advice}" if advice else what)
 
     def _pauses(self, what: str) -> Pauses:
         return Pauses(self._retries, self._jitter, f"{self.where} doesn't answer {what}")
@@ -370,7 +387,9 @@ class S3:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=64, ssl=self._tls),
-                timeout=_TIMEOUT,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=_CONNECT, sock_read=self._retries.silence
+                ),
                 trust_env=True,  # HTTPS_PROXY, NO_PROXY
                 auto_decompress=False,
             )

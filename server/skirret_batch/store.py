@@ -76,6 +76,7 @@ class Retries:
     """How long an operation on a remote store is tried again before StoreUnavailable."""
 
     seconds: float = 20.0
+    silence: float = 60.0  # after which a request is given up
     first_pause: float = 0.1
     longest_pause: float = 5.0
 

@@ -17,6 +17,7 @@ from skirret_batch.record import (
     BATCHES,
     LIVE,
     Record,
+    ResultKind,
     blob_key,
     folder_of,
     id_time,
@@ -27,6 +28,7 @@ from skirret_batch.record import (
 )
 from skirret_batch.store import BatchStore, NotThere
 
+_KINDS: tuple[ResultKind, ...] = ("output", "error")
 _SETTLED = 24 * 3600.0  # seconds after which whoever began something has given up
 
 log = logging.getLogger(__name__)
@@ -49,10 +51,13 @@ async def clear(store: BatchStore, batch_id: str) -> None:
     folder, record = folder_of(batch_id), await _find(store, batch_id)
     begun = [folder]
     if record is not None:  # files that a publisher began, and that will never be
-        begun += [blob_key(result_id(record, "output")), blob_key(result_id(record, "error"))]
+        begun += [blob_key(result_id(record, kind)) for kind in _KINDS]
     for prefix in begun:
         async for upload in store.uploads(prefix):
             await store.abort(upload.key, upload.upload)
+    if record is not None and not (record.batch.output_file_id or record.batch.error_file_id):
+        for kind in _KINDS:  # a discarded batch's, whose publisher died before it took them back
+            await files.erase(store, result_id(record, kind))
     async for entry in store.list(folder):
         if entry.key != record_key(batch_id):
             await store.delete(entry.key)
@@ -67,8 +72,7 @@ async def _files(store: BatchStore, now: float, read: set[str | None]) -> None:
             needed = (id_time(file_id) or now) > now - _SETTLED
         if needed or blob_key(file_id) in read:
             continue
-        await store.delete(files.meta_key(file_id))
-        await store.delete(blob_key(file_id))
+        await files.erase(store, file_id)
         log.info("removed file %s", file_id)
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from skirret_api.meta import GROUP
-from skirret_cli import edits
+from skirret_cli import edits, keys
 from skirret_cli.batches import command as batches
 from skirret_cli.cluster import Cluster, ClusterError, Kubectl
 from skirret_cli.why import explain
@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "batch":
         return batches.run(options)
     flags = [f"--{name}={value}" for name in _KUBECTL_FLAGS if (value := getattr(options, name))]
+    if options.command == "keys":
+        return keys.run(options, Kubectl(flags), datetime.now(UTC))
     return carry_out(options.command, options.name, Kubectl(flags), lambda: datetime.now(UTC))
 
 
@@ -78,10 +80,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("serve", help="serve a model in this process (skirret serve --help)")
     batches.add_to(commands)
+    keys.add_to(commands, _kubectl_flags)
     for name, command in _COMMANDS.items():
         subparser = commands.add_parser(name, help=command.__doc__, description=command.__doc__)
         subparser.add_argument("name", metavar="NAME")
-        subparser.add_argument("-n", "--namespace", help="the context's own by default")
-        subparser.add_argument("--context", help="of the kubeconfig; the current one by default")
-        subparser.add_argument("--kubeconfig", help="a kubeconfig file; kubectl's own by default")
+        _kubectl_flags(subparser)
     return parser
+
+
+def _kubectl_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--namespace", help="the context's own by default")
+    parser.add_argument("--context", help="of the kubeconfig; the current one by default")
+    parser.add_argument("--kubeconfig", help="a kubeconfig file; kubectl's own by default")

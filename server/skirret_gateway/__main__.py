@@ -9,21 +9,24 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import uvloop
 
 from skirret_api.meta import RoutingStrategy
 from skirret_batch.receive import Limits
-from skirret_gateway import kube
 from skirret_gateway.downstream import DoorLimits
 from skirret_gateway.forward import ForwardSettings
 from skirret_gateway.gateway import Gateway, Settings
 from skirret_gateway.hold import HoldLimits
 from skirret_gateway.upstream import PoolSettings
+
+if TYPE_CHECKING:
+    from skirret_gateway.kube import Access
 
 _DEFAULT = Settings()
 
@@ -77,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="folder with API keys, one a file; with it nobody is answered without one",
     )
+    add(
+        "--unit",
+        default=os.environ.get("HOSTNAME") or socket.gethostname(),
+        help="this gateway's name among those that share the limits of keys: its pod's",
+    )
     add("--kubernetes", metavar="URL", help="API server; that of the pod's cluster by default")
     add(
         "--routing",
@@ -98,6 +106,11 @@ def _parser() -> argparse.ArgumentParser:
         help="of any other uploaded file",
     )
     add("--max-batch-lines", type=int, default=_DEFAULT.files.lines, help="of a dry run")
+    add(
+        "--max-enqueued-tokens",
+        type=int,
+        help="of prompts of a namespace's live batches; no limit without it",
+    )
     add("--max-connections", type=int, default=_DEFAULT.door.connections, help="of clients")
     add(
         "--hold-requests",
@@ -133,6 +146,12 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds that answers may go on after SIGTERM",
     )
     add(
+        "--access-log",
+        choices=("on", "off"),
+        default="on",
+        help="one line of JSON on standard output for each request",
+    )
+    add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
@@ -152,10 +171,13 @@ def _settings(flags: argparse.Namespace) -> Settings:
         release_namespace=flags.release_namespace,
         tenants=flags.tenants,
         keys=flags.keys,
+        unit=flags.unit,
+        access=sys.stdout if flags.access_log == "on" else None,
         files=Limits(
             batch_file=flags.max_batch_file_bytes,
             file=flags.max_file_bytes,
             lines=flags.max_batch_lines,
+            enqueued_tokens=flags.max_enqueued_tokens,
         ),
         strategy=flags.routing,
         drain_timeout=flags.drain_timeout,
@@ -171,9 +193,11 @@ def _settings(flags: argparse.Namespace) -> Settings:
     )
 
 
-def _access(flags: argparse.Namespace) -> kube.Access | None:
+def _access(flags: argparse.Namespace) -> Access | None:
     if flags.endpoints is not None:
         return None
+    from skirret_gateway import kube
+
     return kube.Access(flags.kubernetes) if flags.kubernetes else kube.in_cluster(os.environ)
 
 

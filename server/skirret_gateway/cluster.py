@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from random import random
 from typing import Any, Generic, TypeVar, get_args
 
 from skirret_api import meta
-from skirret_api.internal import SERVER_PORT
+from skirret_api.internal import GATEWAY_SERVICE, SERVER_PORT
 from skirret_api.meta import RoutingStrategy
 from skirret_gateway.kube import Api, ApiFailed, Expired, Object
 from skirret_gateway.table import Model, ModelId, Replica, Slice, Table, build
@@ -28,7 +29,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WATCH_SECONDS = 60
-_PAUSES = (0.2, 0.5, 1, 2, 5)  # seconds between tries, each a half more or less at random
+_PAUSES = (0.2, 0.5, 1, 2, 5, 10, 30)  # seconds between tries, each a half more or less at random
+_LASTED = 5.0  # seconds after which a watch is taken to have worked
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Informer(Generic[T]):
     resource: Resource[T]
     changed: Callable[[], None]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
     watch_seconds: float = WATCH_SECONDS
     is_synced: bool = False
     _known: dict[str, T] = field(default_factory=dict)
@@ -57,20 +60,30 @@ class Informer(Generic[T]):
         return self._known.values()
 
     async def run(self) -> None:
-        """Forever: lists, watches for a while, lists again. Failures only make it wait longer."""
+        """Forever: lists, watches for a while, lists again. Failures only make it wait longer.
+
+        Only a watch that lasted ends the waiting: a list that works before a watch that doesn't
+        would else be asked for five times a second.
+        """
         failures = 0
         while True:
+            began = self.clock()
+            error: ApiFailed | None = None
             try:
-                version = await self._list()
+                await self._watch(await self._list())
+            except Expired as expired:
+                log.info("listing again: %s", expired)
+                error = expired
+            except ApiFailed as failed:
+                log.warning("%s", failed)
+                error = failed
+            if self.clock() - began >= min(_LASTED, self.watch_seconds / 2):
                 failures = 0
-                await self._watch(version)
-            except Expired as error:
-                log.info("listing again: %s", error)
-            except ApiFailed as error:
-                log.warning("%s", error)
-                pause = _PAUSES[min(failures, len(_PAUSES) - 1)]
-                await self.sleep(pause * (0.5 + random()))
-                failures += 1
+                if error is None or isinstance(error, Expired):
+                    continue
+            pause = _PAUSES[min(failures, len(_PAUSES) - 1)]
+            await self.sleep(pause * (0.5 + random()))
+            failures += 1
 
     async def _list(self) -> str:
         items, version = await self.api.list(self.resource.path, self.resource.selector)
@@ -103,6 +116,14 @@ class Informer(Generic[T]):
             log.error("%s: %s makes no sense: %r", self.resource.path, name, error)
 
 
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Where the gateways themselves are listed, and who is told their names."""
+
+    namespace: str
+    update: Callable[[Sequence[str]], None]
+
+
 class Cluster:
     """The models and servers of some namespaces, as one routing table after another."""
 
@@ -114,6 +135,7 @@ class Cluster:
         update: Callable[[Table], None],
         *,
         watch_seconds: float = WATCH_SECONDS,
+        units: Units | None = None,
     ) -> None:
         self._update = update
         self._is_due = False
@@ -124,13 +146,21 @@ class Cluster:
             follow(Resource(_slices_path(name), endpoints, _SELECTOR)) for name in namespaces
         ]
 
+        self._units = units
+        self._gateways: list[Informer[tuple[str, ...]]] = []
+        if units is not None:
+            here = Resource(_slices_path(units.namespace), unit_names, _GATEWAYS)
+            self._gateways.append(
+                Informer(api, here, self._units_changed, watch_seconds=watch_seconds)
+            )
+
     @property
     def _informers(self) -> list[Informer[Any]]:
         return [*self._models, *self._slices]
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for informer in self._informers:
+            for informer in [*self._informers, *self._gateways]:
                 group.create_task(informer.run())
 
     def _changed(self) -> None:
@@ -139,6 +169,12 @@ class Cluster:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._publish)
 
+    def _units_changed(self) -> None:
+        assert self._units is not None
+        self._units.update(
+            [name for at in self._gateways for known in at.objects for name in known]
+        )
+
     def _publish(self) -> None:
         self._is_due = False
         models = (known for informer in self._models for known in informer.objects)
@@ -146,6 +182,7 @@ class Cluster:
         self._update(build(models, slices))
 
 
+_GATEWAYS = f"kubernetes.io/service-name={GATEWAY_SERVICE}"
 _SELECTOR = f"{meta.MODEL_LABEL},{meta.MANAGED_BY}={meta.MANAGED_BY_SKIRRET}"
 
 
@@ -160,12 +197,14 @@ def _slices_path(namespace: str) -> str:
 def model(item: Object, strategy: RoutingStrategy) -> Model:
     """`strategy` is for a model that leaves it to the gateway."""
     metadata = item["metadata"]
-    asked = item["spec"].get("routing", {}).get("strategy")
+    routing = item["spec"].get("routing", {})
+    asked = routing.get("strategy")
     return Model(
         ModelId(metadata["namespace"], metadata["name"]),
         created=int(datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()),
         claims=tuple(item["spec"].get("servedNames") or [metadata["name"]]),
         strategy=asked if asked in get_args(RoutingStrategy) else strategy,
+        split=tuple((part["model"], part["weight"]) for part in routing.get("split") or ()),
         is_leaving="deletionTimestamp" in metadata,
     )
 
@@ -181,6 +220,15 @@ def endpoints(item: Object) -> Slice:
             for endpoint in item.get("endpoints") or []
             if _is_ready(endpoint.get("conditions") or {})
         ),
+    )
+
+
+def unit_names(item: Object) -> tuple[str, ...]:
+    """The pods of a slice that are ready and not terminating."""
+    return tuple(
+        (endpoint.get("targetRef") or {}).get("name") or endpoint["addresses"][0]
+        for endpoint in item.get("endpoints") or []
+        if _is_ready(endpoint.get("conditions") or {})
     )
 
 

@@ -44,8 +44,15 @@ class DoorLimits:
 class Door:
     """All the connections of clients."""
 
-    def __init__(self, handler: Handler, limits: DoorLimits = DoorLimits()) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        limits: DoorLimits = DoorLimits(),
+        on_answered: Callable[[Request, Reply, float], None] = lambda *_: None,
+    ) -> None:
+        """`on_answered` is told of each request that ended, and how many seconds it took."""
         self.handler = handler
+        self.on_answered = on_answered
         self.limits = limits
         self.budget = Budget(limits.bodies_bytes)
         self.connections: set[Connection] = set()
@@ -90,6 +97,7 @@ class Connection(asyncio.Protocol):
         self._arriving: Body | None = None  # of the request that is being received
         self._head_bytes = 0
         self._in_head = True
+        self._is_flood = False  # a head too large, even if it came in one piece
         self._is_deaf = False  # what still comes is thrown away
         self._is_resuming = False
         self._is_chunked = False
@@ -134,8 +142,9 @@ class Connection(asyncio.Protocol):
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._refuse(InvalidRequest("This is no HTTP/1.1 request."))
-        if self._in_head and self._head_bytes > self._door.limits.head_bytes:
+            if not self._is_flood:
+                self._refuse(InvalidRequest("This is no HTTP/1.1 request."))
+        if self._is_flood or (self._in_head and self._head_bytes > self._door.limits.head_bytes):
             self._refuse(InvalidRequest("The request's headers are too large.", status=431))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -169,6 +178,7 @@ class Connection(asyncio.Protocol):
             raise ValueError("nothing may follow a chunked request in the same piece")
         self._target = b""
         self._headers: Headers = []
+        self._headers_bytes = 0
         self._is_chunked = self._expects_continue = False
         self._length: int | None = None
         if self._answering is None:
@@ -180,6 +190,10 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
             return  # a trailer, or what begins a resumed body
+        self._headers_bytes += len(name) + len(value)
+        if self._headers_bytes > self._door.limits.head_bytes:
+            self._is_flood = True
+            raise ValueError("the head is too large")  # ends the parser
         name = name.lower()
         if name == b"content-length":
             self._length = int(value)
@@ -283,8 +297,9 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Request, reply: Reply) -> None:
         self._answering = (request, reply)
+        began = self._loop.time()
         self.task = self._loop.create_task(self._handle(request, reply))
-        self.task.add_done_callback(lambda task: self._answered(request, reply))
+        self.task.add_done_callback(lambda task: self._answered(request, reply, began))
         request.on_gone = self.task.cancel
 
     async def _handle(self, request: Request, reply: Reply) -> None:
@@ -293,6 +308,7 @@ class Connection(asyncio.Protocol):
             if not reply.is_ended:
                 raise RuntimeError(f"{request.method} {request.path} was left without an answer")
         except ApiError as error:
+            request.notes["error"] = error.code or error.type
             reply.error(error)
         except ClientGone:
             pass
@@ -304,7 +320,8 @@ class Connection(asyncio.Protocol):
             log.exception("request %s failed", request.id)
             reply.error(ServerFault(request.id))
 
-    def _answered(self, request: Request, reply: Reply) -> None:
+    def _answered(self, request: Request, reply: Reply, began: float) -> None:
+        self._door.on_answered(request, reply, self._loop.time() - began)
         request.body.drop()
         self._answering = self.task = None
         if self._transport.is_closing():

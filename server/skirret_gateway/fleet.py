@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from skirret_api.errors import ApiError, NotFound, Unavailable
-from skirret_gateway.choice import choose
+from skirret_gateway.caller import Caller
+from skirret_gateway.choice import BY_BLOCKS, choose, divided
 from skirret_gateway.health import GOOD, Health, Outcome, after, usable
 from skirret_gateway.hold import Full, HoldLimits, HoldQueue
+from skirret_gateway.prefixes import Knowledge
+from skirret_gateway.prompt import Prompt
 from skirret_gateway.table import ModelId, Replica, Route, Table
 
 _TIMER_MARGIN = 0.01  # seconds; event loops round timers to milliseconds
@@ -29,6 +32,7 @@ class Demand:
     running: int = 0
     last: float | None = None  # when a request last came or went, by the fleet's clock
     turn: int = 0
+    splits: int = 0  # requests that were divided among models
     usual_wait: float = _FIRST_GUESS  # of requests that were held and then served
 
 
@@ -53,7 +57,7 @@ class Wish:
     """A request that needs a server."""
 
     model: ModelId
-    head: bytes
+    prompt: Prompt
     size: int  # bytes it holds while it waits
     since: float
     avoid: set[Replica] = field(default_factory=set)  # taken only when there is no other
@@ -78,6 +82,7 @@ class Fleet:
         self._health: dict[Replica, Health] = {}
         self._demand: dict[ModelId, Demand] = {}
         self._held: HoldQueue[Wish] = HoldQueue(limits)
+        self.knowledge = Knowledge()
         self._closed = False
 
     @property
@@ -96,6 +101,7 @@ class Fleet:
         """Routes by `table` from now on. A server that is new to it starts with a clean slate."""
         listed = {replica for route in table.routes.values() for replica in route.replicas}
         self._health = {r: state for r, state in self._health.items() if r in listed}
+        self.knowledge.keep(listed)
         self._demand = {
             model: demand
             for model, demand in self._demand.items()
@@ -108,18 +114,33 @@ class Fleet:
             else:
                 self._dismiss(model, _not_found(str(model)))
 
-    def find(self, namespace: str, name: str) -> Route:
+    def find(self, caller: Caller, name: str) -> Route:
         """Raises NotFound, or Unavailable as long as nothing is known."""
-        route = self.table.find(namespace, name)
-        if route is None:
+        route = self.table.find(caller.namespace, name)
+        if route is None or not caller.may_ask(name, route):
             raise _not_found(name)
         return route
 
-    def wish(self, model: ModelId, head: bytes, size: int) -> Wish:
+    def split(self, route: Route, name: str, session: bytes) -> Route:
+        """The model that gets this request for one of the served names of `route`.
+
+        By weight; a session stays with one. A model without servers gets none.
+        """
+        if not route.model.split or name not in route.served_names:
+            return route
+        parts = []
+        for other, weight in route.model.split:
+            found = self.table.routes.get(ModelId(route.id.namespace, other))
+            parts.append((found if found is not None and found.replicas else route, weight))
+        demand = self._demand_of(route.id)
+        demand.splits += 1
+        return divided(parts, route, session, demand.splits)
+
+    def wish(self, model: ModelId, prompt: Prompt, size: int) -> Wish:
         """A request came in; it counts as demand from now on."""
         now = self._clock()
         self._demand_of(model).last = now
-        return Wish(model, head, size, since=now)
+        return Wish(model, prompt, size, since=now)
 
     def try_lease(self, wish: Wish) -> Lease | None:
         """A lease at once, if nobody waits before it and a server may take it."""
@@ -148,6 +169,10 @@ class Fleet:
             return None
         self._forget(wish)
         raise self._unavailable(wish.model, "No server became ready in time")
+
+    def waited(self, wish: Wish) -> float:
+        """Seconds since the request came."""
+        return round(self._clock() - wish.since, 4)
 
     def close(self) -> None:
         """Whoever waits is told to come back; from now on nobody may wait."""
@@ -184,7 +209,10 @@ class Fleet:
         if not fit:
             return None
         demand = self._demand_of(wish.model)
-        replica = choose(route.model.strategy, fit, self._loads, wish.head, demand.turn)
+        strategy, prompt = route.model.strategy, wish.prompt
+        replica = choose(strategy, fit, self._loads, prompt, self.knowledge, demand.turn)
+        if strategy in BY_BLOCKS and len(route.replicas) > 1:
+            self.knowledge.sent(replica, prompt.blocks)
         demand.turn += 1
         demand.running += 1
         self._loads[replica] = self._loads.get(replica, 0) + 1

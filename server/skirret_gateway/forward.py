@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from binascii import hexlify
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from skirret_api import internal
@@ -14,7 +15,9 @@ from skirret_gateway.caller import Caller
 from skirret_gateway.fleet import Fleet, Lease, Wish
 from skirret_gateway.headers import is_event_stream, is_json, lines, passing
 from skirret_gateway.health import Outcome
-from skirret_gateway.metrics import Metrics
+from skirret_gateway.meter import Bill, Meter
+from skirret_gateway.metrics import Metrics, Record
+from skirret_gateway.prompt import Prompt
 from skirret_gateway.relay import Relay
 from skirret_gateway.reply import Reply
 from skirret_gateway.request import Request
@@ -44,6 +47,7 @@ class Call(NamedTuple):
     is_worker: bool  # told what the server says of its load
     headers: bytes  # as sent, but for the host
     body: bytes
+    bill: Bill
 
 
 class Forward:
@@ -54,12 +58,14 @@ class Forward:
         fleet: Fleet,
         pool: Pool,
         token: Callable[[str], str | None],
+        meter: Meter,
         metrics: Metrics,
         settings: ForwardSettings,
     ) -> None:
         self._fleet = fleet
         self._pool = pool
         self._token = token
+        self._meter = meter
         self._metrics = metrics
         self._settings = settings
         not_ours = frozenset({b"host", b"expect", b"x-request-id"})
@@ -79,21 +85,40 @@ class Forward:
                 param="model",
                 code="missing_required_parameter",
             )
-        route = self._fleet.find(caller.namespace, name)
+        prompt = asked.prompt
+        if caller.is_worker and (group := request.header(_GROUP)) is not None:
+            prompt = replace(prompt, head=group, session=b"")
+        route = self._fleet.split(self._fleet.find(caller, name), name, prompt.session)
         lane = internal.BATCH if caller.is_worker or asked.flex else internal.INTERACTIVE
-        headers = self._headers(request, len(body), caller, route, name, lane)
-        call = Call(route, request, reply, asked.stream, caller.is_worker, headers, body)
-        await self._forward(call, asked.head)
+        headers = self._headers(request, len(body), caller, route, name, lane, prompt)
+        request.notes.update(key=f"{caller.namespace}/{caller.name}", lane=lane)
+        with (
+            self._metrics.request(route.id) as record,
+            self._meter.open(caller, route.id, len(body), asked.stream, request.notes) as bill,
+        ):
+            call = Call(route, request, reply, asked.stream, caller.is_worker, headers, body, bill)
+            record.status = await self._forward(call, prompt, record)
 
     async def native(self, request: Request, reply: Reply, caller: Caller, name: str) -> None:
         """A request whose URL names its model; workers ask so."""
         body = await request.body.read(self._settings.body_bytes)
-        route = self._fleet.find(caller.namespace, name)
-        headers = self._headers(request, len(body), caller, route, name, internal.BATCH)
-        await self._forward(Call(route, request, reply, False, True, headers, body), b"")
+        route = self._fleet.find(caller, name)
+        headers = self._headers(request, len(body), caller, route, name, internal.BATCH, Prompt())
+        # Its bill is never settled: no tokens are used.
+        bill = Bill(self._meter, caller, route.id, 0, False, request.notes)
+        call = Call(route, request, reply, False, True, headers, body, bill)
+        with self._metrics.request(route.id) as record:
+            record.status = await self._forward(call, Prompt(), record)
 
     def _headers(
-        self, request: Request, length: int, caller: Caller, route: Route, name: str, lane: str
+        self,
+        request: Request,
+        length: int,
+        caller: Caller,
+        route: Route,
+        name: str,
+        lane: str,
+        prompt: Prompt,
     ) -> bytes:
         headers = passing(request.headers, self._not_sent_on)
         headers.append((b"x-request-id", request.id.encode()))
@@ -105,22 +130,26 @@ class Forward:
             headers.append((_OWNER, caller.namespace.encode()))
             if name.isprintable():
                 headers.append((_SERVED_NAME, name.encode()))
-            deadline = request.header(_DEADLINE) if caller.is_worker else None
-            if deadline is not None:
-                headers.append((_DEADLINE, deadline))
+            if route.model.strategy == "CacheAware" and prompt.blocks:
+                headers.append((_BLOCKS, b",".join([hexlify(x) for x in prompt.blocks])))
+            for own in _WORKERS_OWN if caller.is_worker else ():
+                if (value := request.header(own)) is not None:
+                    headers.append((own, value))
         return lines(headers) + b"\r\n"
 
-    async def _forward(self, call: Call, head: bytes) -> None:
-        wish = self._fleet.wish(call.route.id, head, len(call.body))
-        with self._metrics.request(call.route.id) as record:
-            lease, relay, answer = await self._answer(call, wish)
-            record.first_byte()
-            try:
-                lease.done(await self._pass_on(call, lease, relay, answer))
-            finally:
-                relay.cancel()
-                lease.done(Outcome.UNKNOWN)
-            record.status = answer.status
+    async def _forward(self, call: Call, prompt: Prompt, record: Record) -> int:
+        """The status it was answered with."""
+        wish = self._fleet.wish(call.route.id, prompt, len(call.body))
+        notes = call.request.notes
+        notes.update(model=str(call.route.id), stream=call.is_stream)
+        lease, relay, answer = await self._answer(call, wish)
+        notes.update(server=str(lease.replica), first_byte=round(record.first_byte(), 4))
+        try:
+            lease.done(await self._pass_on(call, lease, relay, answer))
+        finally:
+            relay.cancel()
+            lease.done(Outcome.UNKNOWN)
+        return answer.status
 
     async def _answer(self, call: Call, wish: Wish) -> tuple[Lease, Relay, Head]:
         """The answer of a server that took the request, before the client has had any part of it.
@@ -131,7 +160,9 @@ class Forward:
         while True:
             lease = await self._lease(call, wish)
             try:
-                relay, answer = await self._ask(call, lease, may_repeat=not was_cut)
+                # What ended one server is not given to the next for a worker: it finds out why.
+                may_repeat = not was_cut and not call.is_worker
+                relay, answer = await self._ask(call, lease, may_repeat)
             except _TryAgain as again:
                 self._failed(call, lease, again.outcome, again.__cause__)
                 was_cut = was_cut or again.outcome is Outcome.CUT
@@ -148,14 +179,18 @@ class Forward:
     async def _lease(self, call: Call, wish: Wish) -> Lease:
         """A server, now or after a wait; a stream that waits long is opened and kept awake."""
         lease = self._fleet.try_lease(wish)
+        was_held = lease is None
         patience = self._settings.heartbeat_after if call.is_stream else None
         while lease is None:
             lease = await self._fleet.lease(wish, patience)
             if lease is None:
                 if not call.reply.is_started:
-                    call.reply.start(200, _STREAM_HEAD, None, events=True)
+                    head = [*_STREAM_HEAD, *call.bill.headers]
+                    call.reply.start(200, head, None, events=True)
                 call.reply.write(COMMENT)
                 patience = self._settings.heartbeat_every
+        if was_held:
+            call.request.notes["held"] = self._fleet.waited(wish)
         return lease
 
     async def _ask(self, call: Call, lease: Lease, may_repeat: bool) -> tuple[Relay, Head]:
@@ -168,6 +203,7 @@ class Forward:
         # One that ends as it is used again was closed by the server before the request came.
         may_repeat = may_repeat and (upstream.was_used or not call.is_stream)
         relay = Relay(upstream)
+        call.bill.is_sent = True
         upstream.send(relay, _start_line(call.request, replica) + call.headers, call.body)
         try:
             answer = await relay.answered()
@@ -192,10 +228,13 @@ class Forward:
             else:
                 if not reply.is_started:
                     headers = passing(answer.headers, _NOT_SENT_BACK, ours=call.is_worker)
+                    headers += call.bill.headers
                     reply.start(answer.status, headers, answer.length, events=is_events)
+                call.bill.answered(answer, reply.events)
                 await relay.pass_on(reply)
         except Ended as error:
             self._failed(call, lease, Outcome.CUT, error)
+            call.request.notes["error"] = "broke_off"
             reply.error(_BROKE_OFF)
             return Outcome.CUT
         reply.end()
@@ -223,7 +262,9 @@ _TOKEN = internal.TOKEN.encode()
 _LANE = internal.LANE.encode()
 _OWNER = internal.OWNER.encode()
 _SERVED_NAME = internal.SERVED_NAME.encode()
-_DEADLINE = internal.DEADLINE.encode()
+_BLOCKS = internal.BLOCKS.encode()
+_WORKERS_OWN = (internal.DEADLINE.encode(), internal.PRIORITY.encode())
+_GROUP = internal.GROUP.encode()
 _DRAINING = internal.DRAINING.encode()
 
 _NOT_SENT_BACK = frozenset({b"x-request-id"})

@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from skirret_api.errors import ApiError
 from skirret_gateway.health import Outcome
 from skirret_gateway.table import ModelId
+from skirret_gateway.usage import Tokens
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 CLIENT_GONE = 499
+MOST_KEYS, OTHERS = 1000, "(others)"  # pairs of key and model that are told apart
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
@@ -62,6 +64,13 @@ class Metrics:
             ["model"],
             registry=self.registry,
         )
+        self._tokens = Counter(
+            "skirret_gateway_tokens",
+            "Tokens by key (namespace/name) and model; cached ones are of the prompt.",
+            ["key", "model", "kind"],
+            registry=self.registry,
+        )
+        self._keys: set[tuple[str, ModelId]] = set()
         self._replicas = Gauge(
             "skirret_gateway_replicas",
             "Servers that are ready.",
@@ -86,6 +95,15 @@ class Metrics:
 
     def failure(self, model: ModelId, outcome: Outcome) -> None:
         self._failures.labels(str(model), outcome.value).inc()
+
+    def tokens(self, key: str, model: ModelId, tokens: Tokens) -> None:
+        pair = (key, model)
+        if pair not in self._keys and len(self._keys) >= MOST_KEYS:
+            key = OTHERS
+        else:
+            self._keys.add(pair)
+        for kind, amount in zip(Tokens._fields, tokens, strict=True):
+            self._tokens.labels(key, str(model), kind).inc(amount)
 
     def render(self, now: Iterable[tuple[ModelId, int, int, int]]) -> bytes:
         """The page for Prometheus. `now` holds for each model: held, running, replicas."""
@@ -125,8 +143,11 @@ class Record:
         self._model = model
         self._began = metrics.clock()
 
-    def first_byte(self) -> None:
-        self._metrics.first_byte(self._model, self._metrics.clock() - self._began)
+    def first_byte(self) -> float:
+        """Seconds until now."""
+        seconds = self._metrics.clock() - self._began
+        self._metrics.first_byte(self._model, seconds)
+        return seconds
 
     def __enter__(self) -> Record:
         return self

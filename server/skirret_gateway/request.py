@@ -131,6 +131,7 @@ class Request:
         self.path = self.raw_path.decode("latin-1")
         self.on_gone: Callable[[], object] = lambda: None  # called when the client went away
         self.is_gone = False
+        self.notes: dict[str, object] = {}  # for the access log
         given = self.header(b"x-request-id")
         valid = given is not None and _REQUEST_ID.fullmatch(given)
         self.id = given.decode() if given and valid else new_id()

@@ -13,6 +13,7 @@ from skirret_gateway import asgi, metrics
 from skirret_gateway.caller import Caller, Tenants
 from skirret_gateway.fleet import Fleet
 from skirret_gateway.forward import Forward
+from skirret_gateway.meter import Meter
 from skirret_gateway.reply import Reply
 from skirret_gateway.request import Request
 from skirret_gateway.table import Route
@@ -43,6 +44,7 @@ class Routes:
         forward: Forward,
         tenants: Tenants,
         files: Callable[[Caller], asgi.Application] | None,
+        meter: Meter,
         metrics: metrics.Metrics,
         state: State,
     ) -> None:
@@ -50,12 +52,14 @@ class Routes:
         self._forward = forward
         self._tenants = tenants
         self._files = files
+        self._meter = meter
         self._metrics = metrics
         self._state = state
         self._by_path: Mapping[str, Mapping[str, Answer]] = {
             **dict.fromkeys(COMPLETIONS, {"POST": self._completion}),
             **{path: {method: self._native} for path, method in NATIVE.items()},
             "/v1/models": {"GET": self._models},
+            "/v1/usage": {"GET": self._usage},
             "/health": {"GET": self._health},
             "/ready": {"GET": self._ready},
             "/metrics": {"GET": self._metrics_page},
@@ -73,15 +77,15 @@ class Routes:
         if request.path.startswith(MODEL):
             await _allowed(request, {"GET": self._model})(request, reply)
         elif FILES.fullmatch(request.path) and self._files is not None:
-            await asgi.run(self._files(self._tenants.caller(request)), request, reply)
+            await asgi.run(self._files(await self._tenants.caller(request)), request, reply)
         else:
             raise NotFound(f"Invalid URL ({request.method} {request.path})")
 
     async def _completion(self, request: Request, reply: Reply) -> None:
-        await self._forward.completion(request, reply, self._tenants.caller(request))
+        await self._forward.completion(request, reply, await self._tenants.caller(request))
 
     async def _native(self, request: Request, reply: Reply) -> None:
-        caller = self._tenants.caller(request)
+        caller = await self._tenants.caller(request)
         if not caller.is_worker:
             raise Unauthorized(f"{request.path} needs the token of a worker of batches.")
         names = parse_qs(request.query.decode("latin-1")).get("model", [])
@@ -94,17 +98,21 @@ class Routes:
         await self._forward.native(request, reply, caller, names[0])
 
     async def _models(self, request: Request, reply: Reply) -> None:
-        table, namespace = self._fleet.table, self._tenants.caller(request).namespace
+        table, caller = self._fleet.table, await self._tenants.caller(request)
         models = [
             _model(name, route)
             for route in table.routes.values()
-            for name in table.names(namespace, route)
+            for name in table.names(caller.namespace, route)
+            if caller.may_ask(name, route)
         ]
         reply.json({"object": "list", "data": models})
 
     async def _model(self, request: Request, reply: Reply) -> None:
         name = unquote(request.path.removeprefix(MODEL))
-        reply.json(_model(name, self._fleet.find(self._tenants.caller(request).namespace, name)))
+        reply.json(_model(name, self._fleet.find(await self._tenants.caller(request), name)))
+
+    async def _usage(self, request: Request, reply: Reply) -> None:
+        reply.json(self._meter.today(await self._tenants.caller(request)))
 
     async def _health(self, request: Request, reply: Reply) -> None:
         reply.json({"status": "ok"})

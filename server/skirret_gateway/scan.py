@@ -14,6 +14,9 @@ import re
 from functools import cache
 from typing import NamedTuple
 
+from skirret_api.internal import BLOCK_BYTES, MAX_BLOCKS
+from skirret_gateway.prompt import Prompt
+
 HEAD_BYTES = 512  # of the prompt; two prompts equal so far are likely to share a prefix
 MAX_DEPTH = 200  # brackets; the servers' parser stops there too
 MAX_MEMBERS = 1000  # of the body itself; requests have a few dozen
@@ -31,7 +34,7 @@ class Scan(NamedTuple):
     model: str | None  # None: absent or null
     stream: bool
     flex: bool  # service_tier is "flex"
-    head: bytes  # the prompt's first bytes: equal heads go to the same server
+    prompt: Prompt
 
 
 def scan(body: bytes) -> Scan:
@@ -39,15 +42,25 @@ def scan(body: bytes) -> Scan:
     plain = _without_escapes(body)
     spans = _spans(body, plain)
     prompt = spans.get(b"messages") or spans.get(b"prompt") or spans.get(b"input")
+    session = spans.get(b"prompt_cache_key") or spans.get(b"user")
+    start, end = prompt or (0, 0)
     return Scan(
         model=_name(_at(body, spans.get(b"model"))),
         stream=_at(body, spans.get(b"stream")) == b"true",
         flex=_at(body, spans.get(b"service_tier")) == b'"flex"',
-        head=body[prompt[0] : _end_of_head(plain, *prompt)] if prompt else b"",
+        prompt=Prompt(
+            text=body[start : min(end, start + _TEXT_BYTES)],
+            head=body[start : _end_of_head(plain, start, end)] if prompt else b"",
+            session=_session(_at(body, session)),
+            before=_at(body, spans.get(b"tools")) if b"tools" in spans else b"",
+        ),
     )
 
 
-_WANTED = frozenset({b"model", b"stream", b"service_tier", b"messages", b"prompt", b"input"})
+_WANTED = frozenset(
+    b"model stream service_tier messages prompt input tools prompt_cache_key user".split()
+)
+_TEXT_BYTES = BLOCK_BYTES * MAX_BLOCKS
 _Span = tuple[int, int]
 
 # All of these are matched against text in which every quote begins or ends a string. None can match
@@ -114,6 +127,11 @@ def _unescaped(key: bytes) -> bytes:
 
 def _at(body: bytes, span: _Span | None) -> bytes:
     return body[span[0] : span[1]] if span else b"null"
+
+
+def _session(value: bytes) -> bytes:
+    """A name that is no string, or empty, is none; the server refuses the former."""
+    return value[1:-1][:HEAD_BYTES] if value.startswith(b'"') else b""
 
 
 def _name(value: bytes) -> str | None:

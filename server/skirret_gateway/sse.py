@@ -6,13 +6,16 @@ import json
 import re
 from typing import Any
 
+from skirret_api import internal
 from skirret_api.errors import ApiError
+from skirret_gateway.usage import Tokens, parse
 
 COMMENT = b": waiting for a server\n\n"
 DONE = b"data: [DONE]\n\n"
 
 _HELD_BYTES = 64 << 10  # of an event that isn't whole; a longer one is passed on in pieces
-_TAIL_BYTES = 64
+_TAIL_BYTES = 128
+_USAGE = re.compile(rb"^: %b ([\d,]+)\r?$" % internal.USAGE.encode(), re.MULTILINE)
 _IS_DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\][\r\n]*\Z")
 
 
@@ -22,6 +25,8 @@ class EventStream:
     def __init__(self) -> None:
         self.is_done = False  # its last event so far is [DONE]
         self.is_torn = False  # the client has a part of an event
+        self.count = 0  # of events with data
+        self._last = self._before = b""  # what was sent
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -36,8 +41,17 @@ class EventStream:
         self._held = data[end:]
         sent = data[:end]
         if sent:
+            self.count += sent.count(b"data: {")
+            self._before, self._last = self._last, sent
             self.is_done = _IS_DONE.search(sent[-_TAIL_BYTES:]) is not None
         return sent
+
+    @property
+    def usage(self) -> Tokens | None:
+        """What the server says at the end of a whole stream."""
+        tail = self._before[-_TAIL_BYTES:] + self._last[-2 * _TAIL_BYTES :]
+        found = _USAGE.findall(tail)
+        return parse(found[-1]) if self.is_done and found else None
 
     def rest(self) -> bytes:
         """What is still held back, for a stream that ended well."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from skirret_api.errors import NotFound
 from skirret_api.tenants import FolderStore, S3Store, Tenant
+from skirret_batch.dry_run import Models
 from skirret_batch.http import files_and_batches
 from skirret_batch.receive import Limits
 from skirret_batch.store import BatchStore, open_store
@@ -21,17 +22,17 @@ class Stores:
     def __init__(
         self,
         tenants: Callable[[], Mapping[str, Tenant]],
-        model_id: Callable[[str, str], str | None],
+        models: Callable[[str], Models],
         limits: Limits,
     ) -> None:
-        """`model_id` is the same for all names of one model in a namespace."""
+        """`models` gives those that a namespace sees."""
         self._tenants = tenants
         self._open: dict[str, tuple[S3Store | FolderStore, BatchStore]] = {}
         self._replaced: list[BatchStore] = []  # requests may still use them
         self._app: asgi.Application = files_and_batches(
-            lambda scope: self._of(str(scope[NAMESPACE])),
+            lambda scope: self.of(str(scope[NAMESPACE])),
             limits=limits,
-            model_id=lambda scope, name: model_id(str(scope[NAMESPACE]), name),
+            models=lambda scope: models(str(scope[NAMESPACE])),
         )
 
     def app(self, caller: Caller) -> asgi.Application:
@@ -46,7 +47,7 @@ class Stores:
         for store in [*self._replaced, *(store for _, store in self._open.values())]:
             await store.close()
 
-    def _of(self, namespace: str) -> BatchStore:
+    def of(self, namespace: str) -> BatchStore:
         """Raises NotFound."""
         tenant = self._tenants().get(namespace)
         if tenant is None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from skirret_api.meta import RoutingStrategy
 
-DEFAULT_STRATEGY: RoutingStrategy = "PrefixHash"
+DEFAULT_STRATEGY: RoutingStrategy = "PrefixTree"  # by benchmarks/results/fleet.md
 
 
 class ModelId(NamedTuple):
@@ -43,6 +43,7 @@ class Model:
     created: int  # seconds since the epoch
     claims: tuple[str, ...]  # served names; each is the oldest claimant's of the namespace
     strategy: RoutingStrategy = DEFAULT_STRATEGY
+    split: tuple[tuple[str, int], ...] = ()  # other models of the namespace, and their hundredths
     is_leaving: bool = False  # being deleted; it claims nothing more
 
 

@@ -1,4 +1,4 @@
-"""`python -m skirret_server serve MODEL`: one model behind the OpenAI API."""
+"""`python -m skirret_server serve MODEL` is one model behind the OpenAI API; `fetch` brings it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ USAGE = "usage: python -m skirret_server serve MODEL [flags]; `serve --help` lis
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["fetch"]:
+        from skirret_server import fetch
+
+        return fetch.main(sys.argv[2:])
     if sys.argv[1:2] != ["serve"]:
         print(USAGE, file=sys.stderr)
         return 2

@@ -82,9 +82,11 @@ class GenerateRequest:
     lane: Lane = "interactive"
     namespace: str = ""  # prefixes are shared within one alone (tenant, salt, LoRA)
     priority: int = 0  # within the lane; higher first
+    batch_priority: int = 0  # of the batch it is a line of; before its deadline, and its priority
     deadline: float | None = None  # seconds since the epoch; orders the batch lane
     tenant: str = ""  # the batch lane is fair between these
     grammar: Grammar | None = None  # the engine's from now on: it moves with the answer
+    blocks: Sequence[tuple[str, int]] = ()  # names of the prompt's beginnings, and their tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,13 @@ class Finish:
     stop_token: TokenId | None = None  # the end or stop token that was drawn, if one was
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Update:
-    """What one engine step gave one sequence; or several, when the reader is slower than they."""
+    """What one engine step gave one sequence; or several, when the reader is slower than they.
+
+    Not frozen, like all that is made for every token: a frozen one takes four times as long to
+    make. Nobody changes it.
+    """
 
     tokens: tuple[TokenId, ...]  # new ones, an end token included (it counts in usage)
     logprobs: tuple[Logprob, ...] = ()  # one for each of `tokens` when asked for
@@ -143,6 +149,16 @@ class Stats:
     steps: int = 0
     step_seconds: float = 0.0
     step_running_seconds: float = 0.0  # of the step under way; 0 between steps
+
+
+@dataclass(frozen=True, slots=True)
+class CacheNews:
+    """Which named beginnings of prompts the cache has come to have, and which it lost."""
+
+    sequence: int  # of the last change that this tells of
+    is_full: bool  # `stored` is all there is, whatever was told before
+    stored: Sequence[str] = ()
+    removed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +201,9 @@ class Engine(Protocol):
         Raises Refused, QueueFull or Draining before the first update, EngineError after it.
         With `max_tokens` 0 the only update has no tokens and finish "length".
         """
+
+    def cache_news(self, after: int) -> CacheNews:
+        """What became of `GenerateRequest.blocks` since the change of that number."""
 
     async def flush_cache(self) -> bool:
         """Forgets every cached prefix; False, and nothing done, while sequences run or wait."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from skirret_api import internal
 from skirret_api.errors import ApiError, NotFound
 from skirret_api.tenants import FolderStore
 from skirret_server.api.app import AsgiApp, Mount
 from skirret_server.api.exchange import Receive, Scope, Send
+from skirret_server.api.served import Served
+
+if TYPE_CHECKING:
+    from skirret_batch.completions import AsgiCompletions
 
 PATHS = ("/v1/files", "/v1/batches")
 
@@ -32,9 +37,9 @@ class FilesAndBatches:
         self._opening: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
 
-    def open(self) -> None:
+    def open(self, served: Served) -> None:
         """From now on requests wait until the folder is open, and are not refused."""
-        self._opening = asyncio.create_task(asyncio.to_thread(self._open))
+        self._opening = asyncio.create_task(asyncio.to_thread(self._open, served))
 
     async def start(self) -> asyncio.Task[None]:
         """Resumes every batch of the folder that has not ended. It has been opened.
@@ -57,7 +62,7 @@ class FilesAndBatches:
             raise self._loading()
         await asyncio.shield(self._opening)
 
-    def _open(self) -> None:
+    def _open(self, served: Served) -> None:
         # Not at the top: fastapi and the stores take as long to import as all the rest.
         from skirret_batch.completions import AsgiCompletions
         from skirret_batch.embedded import Runner
@@ -70,11 +75,28 @@ class FilesAndBatches:
         headers = {internal.TOKEN: self._token, internal.LANE: internal.BATCH}
         completions = AsgiCompletions(self._completions_of, headers, settings.answer_timeout)
         self._runner = Runner(store, completions, settings)
-        self._app = files_and_batches(lambda scope: store, started=self._runner.started)
+        models = _OneModel(served, completions)
+        self._app = files_and_batches(
+            lambda scope: store, started=self._runner.started, models=lambda scope: models
+        )
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._opened()
         await self._app(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneModel:
+    """What a dry run asks of its models."""
+
+    served: Served
+    completions: AsgiCompletions
+
+    def model_id(self, name: str) -> str | None:
+        return self.served.path if self.served.answers_to(name) else None
+
+    async def tokens(self, asked: dict[str, Any]) -> int | None:
+        return await self.completions.tokens(asked)
 
 
 async def gateway_has_them(scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import gc
 import logging
 import secrets
 import signal
@@ -30,6 +30,7 @@ from skirret_server.api.probes import prove
 from skirret_server.api.served import Served
 from skirret_server.core import Engine, ModelInfo
 from skirret_server.embedded import ELSEWHERE, FilesAndBatches
+from skirret_server.load.bar import show
 from skirret_server.load.errors import LoadError
 from skirret_server.load.progress import Progress
 from skirret_server.logs import log_to_stderr
@@ -39,6 +40,7 @@ from skirret_server.text.tokenizer import NoTokenizer, Tokenizer
 
 if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer first
     from skirret_server.grammar.masks import Vocabulary
+    from skirret_server.grammar.store import GrammarStore
 
 log = logging.getLogger("skirret.serve")
 
@@ -85,8 +87,7 @@ def serve(settings: LaunchSettings, load: Loader = load_model) -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(settings, load, started=time.monotonic()))
     except CannotServe as error:
-        line = json.dumps({"reason": error.reason, "message": str(error)})
-        print(internal.FATAL + line, file=sys.stderr, flush=True)
+        print(internal.fatal(error.reason, str(error)), file=sys.stderr, flush=True)
         return 1
     return 0
 
@@ -116,13 +117,16 @@ async def _run(settings: LaunchSettings, load: Loader, started: float) -> None:
     async with listening(app, _socket(settings.host, settings.port)):
         loading = asyncio.ensure_future(_in_thread(lambda: _load(settings, load, progress)))
         stopping = asyncio.ensure_future(stop.wait())
+        shown = asyncio.create_task(show(progress.status, sys.stderr))
         await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        shown.cancel()
+        await asyncio.wait({shown})
         if not loading.done():
             return
         served = loading.result()
         try:
             if batches is not None:
-                batches.open()  # before /ready turns true
+                batches.open(served)  # before /ready turns true
             await _open(lifecycle, served, started)
             async with _batches(batches, settings.file_storage_path, stopping):
                 log.info("draining", extra={"requests": lifecycle.running})
@@ -158,6 +162,9 @@ async def _open(lifecycle: Lifecycle, served: Served, started: float) -> None:
     warming = asyncio.create_task(served.grammars.warm())
     await prove(lifecycle)
     await warming
+    # What is here now stays: looking through it would stop every stream for tens of milliseconds.
+    gc.collect()
+    gc.freeze()
     seconds = round(time.monotonic() - started, 2)
     log.info("ready", extra={"models": served.names, "seconds": seconds})
 
@@ -192,14 +199,30 @@ def served_from(loaded: Loaded, settings: LaunchSettings) -> Served:
         engine=loaded.engine,
         tokenizer=tokenizer,
         template=template,
-        grammars=GrammarCompiler(lambda: vocabulary(tokenizer, loaded.engine.info)),
+        grammars=GrammarCompiler(
+            lambda: vocabulary(tokenizer, loaded.engine.info),
+            store=_grammar_store(settings.grammar_cache_path),
+        ),
         template_fault=fault,
         created=int(time.time()),
         tool_call_parser=settings.tool_call_parser,
         separates_reasoning=settings.reasoning_parser == "auto",
         max_answer_tokens=settings.max_answer_tokens,
+        checks_structured=settings.validate_structured,
         is_strict=settings.strict_openai,
     )
+
+
+def _grammar_store(folder: str | None) -> GrammarStore | None:
+    """Raises CannotServe."""
+    from skirret_server.grammar.store import GrammarStore
+
+    if folder is None:
+        return None
+    try:
+        return GrammarStore(Path(folder))
+    except OSError as error:
+        raise CannotServe("StoreFailed", f"--grammar-cache-path {folder}: {error}") from error
 
 
 def vocabulary(tokenizer: Tokenizer, info: ModelInfo) -> Vocabulary:
@@ -249,6 +272,7 @@ async def listening(app: Any, door: socket.socket) -> AsyncIterator[None]:
             access_log=False,
             lifespan="off",
             server_header=False,
+            proxy_headers=False,  # nothing asks whence a request came
             timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=_CLOSE_TIMEOUT,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,8 @@ from skirret_batch.folder import Folder
 from skirret_batch.s3 import S3
 from skirret_batch.store import BatchStore, Retries
 from skirret_batch.testing import Wrapped
+from skirret_batch.testing.crew import free_ports
+from skirret_batch.testing.network import Spoiler, spoiled
 from skirret_batch.worker import WorkerSettings
 
 _KEY, _SECRET = "test", "secret"
@@ -63,7 +64,7 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "actions": ["Admin", "Read", "Write", "List"],
     }
     config.write_text(json.dumps({"identities": [identity]}))
-    ports = _free_ports(2 * len(_PORTS))
+    ports = free_ports(2 * len(_PORTS))
     flags = [f"-{name}.port{suffix}={ports.pop()}" for name in _PORTS for suffix in ("", ".grpc")]
     url = next(f"http://127.0.0.1:{f.split('=')[1]}" for f in flags if f.startswith("-s3.port="))
     weed = Path(sys.executable).with_name("weed")
@@ -72,6 +73,7 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *(
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
+            "-s3.autoCreateBucket=false",  # as other services
             f"-s3.config={config}",
             "-master.telemetry=false",
             *flags,
@@ -87,6 +89,13 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.kill()  # nothing in it is to be kept
             process.wait()
             shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+async def spoiler(seaweed: str) -> AsyncIterator[tuple[Spoiler, str]]:
+    """What may go wrong on the way to the service, and the URL of that way."""
+    async with spoiled(seaweed) as spoiler:
+        yield spoiler
 
 
 @pytest.fixture(scope="session")
@@ -145,17 +154,6 @@ async def store(request: pytest.FixtureRequest, folder: Folder) -> AsyncIterator
     s3 = S3(settings.model_copy(update={"prefix": f"t{uuid4().hex}"}), Retries(seconds=20))
     yield CreateOnly(s3) if request.param == "s3-create-only" else Bucket(s3)
     await s3.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

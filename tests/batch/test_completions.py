@@ -17,6 +17,7 @@ from skirret_batch.completions import (
     HttpCompletions,
     Load,
     TimedOut,
+    Turn,
     Unreachable,
 )
 
@@ -33,7 +34,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
     return web.json_response(
         {
             "token": request.headers["authorization"],
-            "deadline": request.headers["x-skirret-deadline"],
+            **{name: request.headers[f"x-skirret-{name}"] for name in ("deadline", "priority")},
         },
         headers={"X-Skirret-Load": "3,1,0.5"},
     )
@@ -61,9 +62,11 @@ async def gateway() -> AsyncIterator[HttpCompletions]:
     await runner.cleanup()
 
 
-async def test_the_gateway_is_asked_with_token_and_deadline(gateway: HttpCompletions) -> None:
-    got = await gateway.complete(PATH, b"x", 123.9)
-    assert got.body == b'{"token": "Bearer tok", "deadline": "123"}'
+async def test_the_gateway_is_asked_with_the_token_and_the_batchs_claims(
+    gateway: HttpCompletions,
+) -> None:
+    got = await gateway.complete(PATH, b"x", Turn(123.9, priority=-7))
+    assert got.body == b'{"token": "Bearer tok", "deadline": "123", "priority": "-7"}'
     assert got.load == Load(3, 1, 0.5)
 
 
@@ -77,12 +80,12 @@ async def test_what_a_model_is_called_and_what_it_is(gateway: HttpCompletions) -
 
 async def test_every_way_to_fail_has_its_name(gateway: HttpCompletions) -> None:
     with pytest.raises(Broken):
-        await gateway.complete(PATH, b"cut", 0)
+        await gateway.complete(PATH, b"cut", Turn(0))
     with pytest.raises(TimedOut):
-        await gateway.complete(PATH, b"slow", 0)
+        await gateway.complete(PATH, b"slow", Turn(0))
     nobody = HttpCompletions("http://127.0.0.1:1", "tok", timeout=0.5)
     with pytest.raises(Unreachable):
-        await nobody.complete(PATH, b"x", 0)
+        await nobody.complete(PATH, b"x", Turn(0))
     await nobody.close()
 
 
@@ -124,7 +127,7 @@ def local(timeout: float = 5.0) -> tuple[AsgiCompletions, list[str]]:
 
 async def test_the_server_in_this_process_is_asked_without_a_socket() -> None:
     completions, _ = local()
-    got = await completions.complete(PATH, b"x", 1)
+    got = await completions.complete(PATH, b"x", Turn(1))
     assert (got.status, got.body) == (200, b'{"lane":"batch"}')
     assert await completions.model("a/b") == "a/b"
     assert await completions.model("c") is None
@@ -133,5 +136,5 @@ async def test_the_server_in_this_process_is_asked_without_a_socket() -> None:
 async def test_leaving_a_request_aborts_it() -> None:
     completions, events = local(timeout=0.05)
     with pytest.raises(TimedOut):
-        await completions.complete(PATH, b"slow", 1)
+        await completions.complete(PATH, b"slow", Turn(1))
     assert events == ["aborted"]

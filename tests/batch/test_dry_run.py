@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,31 +14,61 @@ import pytest
 from skirret_batch import record as records
 from skirret_batch.folder import Folder
 from skirret_batch.http import files_and_batches
+from skirret_batch.plan import Body
 from skirret_batch.receive import Limits
 from skirret_batch.record import usage_of
-from skirret_batch.testing import chat_line
+from skirret_batch.testing import chat_line, last_message
 
 NAMES = {"m": "team/m", "alias": "team/m", "other": "team/other"}
 
 
+class Known:
+    """Two models, of which a server counts a token for each letter of the last message."""
+
+    is_there = False
+    seconds = 0.0
+
+    def model_id(self, name: str) -> str | None:
+        return NAMES.get(name)
+
+    async def tokens(self, asked: Body) -> int | None:
+        await asyncio.sleep(self.seconds)
+        return len(last_message(asked)) if self.is_there else None
+
+
 @pytest.fixture
-async def http(folder: Folder) -> AsyncIterator[httpx2.AsyncClient]:
+def models() -> Known:
+    return Known()
+
+
+@pytest.fixture
+async def http(folder: Folder, models: Known) -> AsyncIterator[httpx2.AsyncClient]:
     app = files_and_batches(
         lambda scope: folder,
         limits=Limits(lines=4),
-        model_id=lambda scope, name: NAMES.get(name),
+        models=lambda scope: models,
     )
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
         yield http
 
 
-async def ask(http: httpx2.AsyncClient, *lines: bytes, dry_run: str = "true") -> Any:
+def text_line(custom_id: str, prompt: object) -> bytes:
+    request = {"custom_id": custom_id, "method": "POST", "url": "/v1/completions"}
+    return json.dumps({**request, "body": {"model": "m", "prompt": prompt}}).encode() + b"\n"
+
+
+async def ask(
+    http: httpx2.AsyncClient,
+    *lines: bytes,
+    dry_run: str = "true",
+    endpoint: str = "/v1/chat/completions",
+) -> Any:
     form = {"file": ("in.jsonl", b"".join(lines))}
     upload = await http.post("/v1/files", files=form, data={"purpose": "batch"})
     wanted = {
         "input_file_id": upload.json()["id"],
-        "endpoint": "/v1/chat/completions",
+        "endpoint": endpoint,
         "completion_window": "24h",
     }
     return await http.post(f"/v1/batches?dry_run={dry_run}", json=wanted)
@@ -51,6 +83,32 @@ async def test_a_good_file_is_counted_and_nothing_is_made(http: httpx2.AsyncClie
     assert 1000 <= told["usage"]["input_tokens"] < 1100
     assert (told["estimated"], told["estimated_seconds"]) == (True, None)
     assert (await http.get("/v1/batches")).json()["data"] == []
+
+
+async def test_a_server_that_is_there_counts_the_tokens(
+    http: httpx2.AsyncClient, models: Known
+) -> None:
+    models.is_there = True
+    told = (await ask(http, chat_line("a", "x" * 4000), b"\n", chat_line("b", "y" * 37))).json()
+    assert (told["usage"], told["estimated"]) == ({"input_tokens": 4037}, False)
+
+
+async def test_prompts_that_are_tokens_need_no_server(http: httpx2.AsyncClient) -> None:
+    prompts: list[object] = [[1, 2, 3], [[4], [5, 6]]]
+    lines = [text_line(str(n), prompt) for n, prompt in enumerate(prompts)]
+    told = (await ask(http, *lines, endpoint="/v1/completions")).json()
+    assert (told["usage"], told["estimated"]) == ({"input_tokens": 6}, False)
+
+
+async def test_what_takes_long_to_count_is_estimated_by_what_was_counted(
+    http: httpx2.AsyncClient, models: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skirret_batch.dry_run._COUNTING", 0.15)
+    monkeypatch.setattr("skirret_batch.dry_run._COUNTED_TOGETHER", 1)
+    models.is_there, models.seconds = True, 0.1
+    told = (await ask(http, *(chat_line(str(n), "x" * 4000) for n in range(3)))).json()
+    assert told["estimated"] is True
+    assert 11_950 <= told["usage"]["input_tokens"] <= 12_050
 
 
 async def test_every_error_is_told_with_its_line(http: httpx2.AsyncClient) -> None:

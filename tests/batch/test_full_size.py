@@ -34,7 +34,7 @@ from skirret_batch.worker import Worker, WorkerSettings
 
 class Short:
     # Keeps nothing of what it is asked.
-    async def complete(self, endpoint, body, deadline):
+    async def complete(self, endpoint, body, turn):
         return completion({"model": "m", "messages": [{"content": "yes"}]})
 
     async def model(self, name):

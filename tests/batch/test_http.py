@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import openai
@@ -18,8 +20,10 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI, OpenAI
+from openai.types import Batch, FileDeleted, FileObject
 
 from skirret_api.errors import Unauthorized
+from skirret_api.openai import BatchError, BatchStatus
 from skirret_api.tenants import FolderStore
 from skirret_batch import record as records
 from skirret_batch.embedded import Runner
@@ -208,9 +212,20 @@ async def test_a_body_that_is_no_form_is_refused(
         ("bytes=10-", 206, (10, None)),
         ("bytes=-7", 206, (-7, None)),
         ("bytes=5-999999", 206, (5, None)),
-        ("bytes=0-999999", 200, (0, None)),
+        ("bytes=0-999999", 206, (0, None)),
+        ("bytes=0-", 206, (0, None)),
+        ("bytes=-999999", 206, (0, None)),
+        ("bytes=0-0", 206, (0, 1)),
+        ("BYTES= 1-2 ", 206, (1, 3)),
+        ("bytes=0-" + "9" * 5000, 206, (0, None)),
         ("lines=1-2", 200, (0, None)),
+        ("bytes=5-2", 200, (0, None)),
+        ("bytes=0-0,3-4", 200, (0, None)),
+        ("bytes=-", 200, (0, None)),
+        ("bytes=a-b", 200, (0, None)),
         ("bytes=999999-", 416, None),
+        ("bytes=-0", 416, None),
+        ("bytes=" + "9" * 5000 + "-", 416, None),
     ],
 )
 async def test_a_range_of_a_file(
@@ -221,6 +236,103 @@ async def test_a_range_of_a_file(
     assert answer.status_code == status
     if span is not None:
         assert answer.content == LINES[slice(*span)]
+
+
+async def test_a_range_of_another_version_is_none(service: Service) -> None:
+    file_id = await service.upload()
+    path = f"/v1/files/{file_id}/content"
+    whole = await service.http.get(path)
+    for validator, status in ((whole.headers["etag"], 206), ('"another"', 200)):
+        headers = {"range": "bytes=1-2", "if-range": validator}
+        assert (await service.http.get(path, headers=headers)).status_code == status
+
+
+async def test_head_tells_what_get_would(service: Service) -> None:
+    file_id = await service.upload()
+    path = f"/v1/files/{file_id}/content"
+    part = {"range": "bytes=0-4"}  # is for GET alone
+    told, given = await service.http.head(path, headers=part), await service.http.get(path)
+    assert (told.status_code, told.content) == (200, b"")
+    assert told.headers == given.headers
+    assert (await service.http.head("/v1/files/file-nothing/content")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("disposition", "filename"),
+    [
+        ('filename="a b.jsonl"', "a b.jsonl"),
+        ("filename=plain.jsonl", "plain.jsonl"),
+        ('filename="C:\\\\dir\\\\a.jsonl"', "a.jsonl"),
+        ('filename="../../etc/a.jsonl"', "a.jsonl"),
+        ('filename="q\\"q.jsonl"', 'q"q.jsonl'),
+        ('filename="日本.jsonl"', "日本.jsonl"),
+        ("filename*=UTF-8''n%C3%A9e.jsonl", "née.jsonl"),
+        ("filename=\"n.jsonl\"; filename*=utf-8'fr'n%C3%A9e.jsonl", "née.jsonl"),
+        ("filename*=ISO-8859-1''n%E9e.jsonl", "née.jsonl"),
+    ],
+)
+async def test_a_file_keeps_its_name(service: Service, disposition: str, filename: str) -> None:
+    answer = await post_form(service, f'name="file"; {disposition}')
+    file = answer.json()
+    assert file["filename"] == filename
+    content = await service.http.get(f"/v1/files/{file['id']}/content")
+    header = content.headers["content-disposition"]
+    assert header.isascii()
+    assert header.endswith(f"filename*=UTF-8''{quote(filename, safe='')}")
+
+
+@pytest.mark.parametrize(
+    "disposition", ['name="file"', 'name="file"; filename=""', 'name="file"; filename="/"']
+)
+async def test_a_file_without_a_name_is_refused(service: Service, disposition: str) -> None:
+    assert refused(await post_form(service, disposition, "user_data"))[:2] == (400, "file")
+
+
+async def post_form(service: Service, disposition: str, purpose: str = "batch") -> httpx2.Response:
+    part = "--b\r\ncontent-disposition: form-data; "
+    body = f'{part}name="purpose"\r\n\r\n{purpose}\r\n{part}{disposition}\r\n\r\n'.encode()
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    return await service.http.post(
+        "/v1/files", content=body + LINES + b"\r\n--b--\r\n", headers=headers
+    )
+
+
+@pytest.mark.parametrize("twice", ["purpose", "file"])
+async def test_a_form_says_everything_once(service: Service, twice: str) -> None:
+    form: list[tuple[str, Any]] = [("purpose", (None, "batch")), ("file", ("a.jsonl", LINES))]
+    form += [part for part in form if part[0] == twice]
+    assert refused(await service.http.post("/v1/files", files=form)) == (400, twice, None)
+    assert [entry async for entry in service.store.list("files/")] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status"),
+    [("3600", 200), ("2592000", 200), ("3599", 400), ("2592001", 400), ("3600.0", 400)]
+    + [("-3600", 400), ("", 400), ("٣٦٠٠", 400)],
+)
+async def test_a_file_lives_from_an_hour_to_thirty_days(
+    service: Service, seconds: str, status: int
+) -> None:
+    form = {
+        "purpose": "batch",
+        "expires_after[anchor]": "created_at",
+        "expires_after[seconds]": seconds,
+    }
+    answer = await service.http.post("/v1/files", files={"file": ("a.jsonl", LINES)}, data=form)
+    assert answer.status_code == status
+    if status == 200:
+        assert answer.json()["expires_at"] == answer.json()["created_at"] + int(seconds)
+
+
+async def test_a_file_expires_at_its_second(service: Service) -> None:
+    file_id = await service.upload()
+    file = await service.client.files.retrieve(file_id)
+    assert file.expires_at is not None
+    for moment, status in ((file.expires_at - 60, 200), (file.expires_at + 1, 404)):
+        service.clock.ahead = moment - time.time()
+        for path in (f"/v1/files/{file_id}", f"/v1/files/{file_id}/content"):
+            assert (await service.http.get(path)).status_code == status
+    assert (await service.http.get("/v1/files")).json()["data"] == []
 
 
 async def test_a_deleted_file_is_gone(service: Service) -> None:
@@ -312,7 +424,30 @@ async def test_a_new_batch_is_validating_and_somebody_is_told(service: Service) 
         ),
         ({"metadata": {"a": "x" * 513}}, ("metadata", "string_above_max_length")),
         ({"metadata": {"a": 1}}, ("metadata.a", "invalid_type")),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, ...),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 3599}},
+            ("output_expires_after.seconds", "invalid_value"),
+        ),
+        (
+            {"output_expires_after": {"anchor": "now", "seconds": 3600}},
+            ("output_expires_after.anchor", "invalid_value"),
+        ),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 3600.5}},
+            ("output_expires_after.seconds", "invalid_type"),
+        ),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 3600, "x": 1}},
+            ("output_expires_after.x", "unknown_parameter"),
+        ),
+        ({"output_expires_after": []}, ("output_expires_after", "invalid_type")),
+        ({"completion_window": "0h"}, ("completion_window", "invalid_value")),
+        ({"completion_window": "337h"}, ("completion_window", "invalid_value")),
+        ({"completion_window": "24H"}, ("completion_window", "invalid_value")),
+        ({"completion_window": 24}, ("completion_window", "invalid_type")),
+        ({"endpoint": "/v1/chat/completions/"}, ("endpoint", "invalid_value")),
+        ({"metadata": {"k" * 65: "x"}}, ("metadata", "string_above_max_length")),
+        ({"metadata": []}, ("metadata", "invalid_type")),
         ({"colour": "red"}, ("colour", "unknown_parameter")),
     ],
 )
@@ -322,8 +457,52 @@ async def test_a_bad_create_is_refused(
     answer = await service.create(**changes)
     status, *rest = refused(answer)
     assert status == 400
-    assert expected is ... or tuple(rest) == expected
+    assert tuple(rest) == expected
     assert [entry async for entry in service.store.list("batches/")] == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"completion_window": "1s"},
+        {"completion_window": "14d"},
+        {"completion_window": "336h"},
+        {"metadata": {str(n): "x" for n in range(16)}},
+        {"metadata": {"k" * 64: "v" * 512}},
+        {"metadata": {"": ""}},
+        {"metadata": None},
+        {"output_expires_after": None},
+        {"output_expires_after": {"anchor": "created_at", "seconds": 3600}},
+        {"output_expires_after": {"anchor": "created_at", "seconds": 2_592_000}},
+        {"endpoint": "/completions"},
+    ],
+)
+async def test_a_create_on_the_border_is_taken(service: Service, changes: dict[str, Any]) -> None:
+    answer = await service.create(**changes)
+    assert answer.status_code == 200
+    assert answer.json()["metadata"] == changes.get("metadata")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json; charset=utf-8", 200),
+        ("Application/JSON", 200),
+        ("application/vnd.api+json", 200),
+        (None, 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+    ],
+)
+async def test_a_create_is_json(service: Service, content_type: str | None, status: int) -> None:
+    body = {
+        "input_file_id": await service.upload(),
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    headers = {"content-type": content_type} if content_type else {}
+    answer = await service.http.post("/v1/batches", content=json.dumps(body), headers=headers)
+    assert answer.status_code == status
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"a":NaN}', b"[" * 5000])
@@ -359,6 +538,34 @@ async def test_one_key_is_one_create(service: Service) -> None:
     changed = {**body, "completion_window": "1h"}
     answer = await service.http.post("/v1/batches", json=changed, headers=headers)
     assert refused(answer) == (400, None, "idempotency_key_reused")
+    reordered = dict(reversed(body.items()))
+    again = await service.http.post("/v1/batches", json=reordered, headers=headers)
+    assert again.json()["id"] == answers[0].json()["id"]
+
+
+async def test_a_create_sent_again_is_found_after_its_input_is_gone(service: Service) -> None:
+    headers = {"idempotency-key": "k"}
+    body = {
+        "input_file_id": await service.upload(),
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    first = await service.http.post("/v1/batches", json=body, headers=headers)
+    await service.client.files.delete(body["input_file_id"])
+    again = await service.http.post("/v1/batches", json=body, headers=headers)
+    assert again.json() == first.json()
+
+
+async def test_a_key_of_a_refused_create_may_be_used_for_a_better_one(service: Service) -> None:
+    headers = {"idempotency-key": "k"}
+    body = {
+        "input_file_id": "file-nothing",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    assert (await service.http.post("/v1/batches", json=body, headers=headers)).status_code == 400
+    body["input_file_id"] = await service.upload()
+    assert (await service.http.post("/v1/batches", json=body, headers=headers)).status_code == 200
 
 
 async def test_a_clients_retry_is_the_same_create_for_ten_minutes(service: Service) -> None:
@@ -449,6 +656,107 @@ async def test_lists_of_batches_are_stable_while_new_ones_arrive(service: Servic
     for limit in (0, 101):
         answer = await service.http.get(f"/v1/batches?limit={limit}")
         assert refused(answer)[:2] == (400, "limit")
+
+
+async def test_batches_are_listed_oldest_first_too(service: Service) -> None:
+    ids = []
+    for _ in range(4):
+        ids.append((await service.create()).json()["id"])
+        await asyncio.sleep(0.002)
+    query = f"order=asc&limit=2&after={ids[0]}"
+    page = (await service.http.get(f"/v1/batches?{query}")).json()
+    assert [batch["id"] for batch in page["data"]] == ids[1:3]
+    assert (page["first_id"], page["last_id"], page["has_more"]) == (ids[1], ids[2], True)
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches"])
+async def test_the_last_page_says_so(service: Service, path: str) -> None:
+    for _ in range(4):
+        await service.create()
+    items = [each["id"] for each in (await service.http.get(f"{path}?limit=4")).json()["data"]]
+    assert (await service.http.get(f"{path}?limit=4")).json()["has_more"] is False
+    assert (await service.http.get(f"{path}?limit=3")).json()["has_more"] is True
+    last = (await service.http.get(f"{path}?after={items[-1]}")).json()
+    assert last == {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
+
+
+STATES: dict[str, list[BatchStatus]] = {
+    "validating": [],
+    "in_progress": ["in_progress"],
+    "finalizing": ["in_progress", "finalizing"],
+    "cancelling": ["cancelling"],
+    "cancelled": ["cancelling", "cancelled"],
+    "completed": ["in_progress", "finalizing", "completed"],
+    "failed": ["failed"],
+    "expired": ["in_progress", "finalizing", "expired"],
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_cancel_in_each_state(service: Service, state: str) -> None:
+    batch_id = (await service.create()).json()["id"]
+    for status in STATES[state]:
+        moved = partial(records.move, status=status, now=time.time())
+        await records.change(service.store, batch_id, moved)
+    before = (await service.http.get(f"/v1/batches/{batch_id}")).json()
+    answer = await service.http.post(f"/v1/batches/{batch_id}/cancel")
+    after = (await service.http.get(f"/v1/batches/{batch_id}")).json()
+    if state in ("completed", "failed", "expired"):
+        assert refused(answer) == (409, None, None)
+        assert answer.headers["x-should-retry"] == "false"
+        assert f"Cannot cancel a batch with status '{state}'." in answer.text
+        assert after == before
+    elif state in ("cancelling", "cancelled"):
+        assert answer.json() == before == after
+    else:
+        assert answer.json() == after
+        assert after["status"] == "cancelling"
+        assert after["cancelling_at"] >= after["created_at"]
+
+
+async def test_objects_are_what_the_official_types_say(service: Service) -> None:
+    file_id = await service.upload()
+    file = (await service.http.get(f"/v1/files/{file_id}")).json()
+    assert not FileObject.model_validate(file, strict=True).model_extra
+    gone = (await service.http.delete(f"/v1/files/{file_id}")).json()
+    assert not FileDeleted.model_validate(gone, strict=True).model_extra
+    batch = (await service.create(metadata={"a": "b"})).json()
+    assert set(Batch.model_validate(batch, strict=True).model_extra or {}) == {"x_progress"}
+    failed = await records.change(
+        service.store,
+        batch["id"],
+        lambda it: records.fail(it, [BatchError(code="c", message="m", line=3)], time.time()),
+    )
+    known = Batch.model_validate(failed.batch.model_dump(), strict=True)
+    assert known.errors is not None
+    assert not known.errors.model_extra
+    assert known.errors.data is not None
+    assert known.errors.data[0].line == 3
+    assert set(known.to_dict()) <= set(Batch.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/files", "GET, HEAD, POST"),
+        ("/v1/files/x", "DELETE, GET, HEAD"),
+        ("/v1/files/x/content", "GET, HEAD"),
+        ("/v1/batches", "GET, HEAD, POST"),
+        ("/v1/batches/x/cancel", "POST"),
+    ],
+)
+async def test_a_wrong_method_is_told_the_right_ones(
+    service: Service, path: str, allowed: str
+) -> None:
+    answer = await service.http.request("PATCH", path)
+    assert refused(answer)[0] == 405
+    assert answer.headers["allow"] == allowed
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from skirret_batch.worker.pending import Pending, Work
+from skirret_batch.worker.inquest import Death, Work
+from skirret_batch.worker.pending import Pending
 
 
 def works(count: int, shard: int = 0) -> list[Work]:
@@ -32,28 +33,32 @@ def test_a_retry_waits_for_its_time_and_then_goes_first() -> None:
     assert pending.take(6.0, 0) is one
 
 
-def test_suspects_go_before_the_rest() -> None:
+def test_a_suspect_goes_first_and_waits_until_it_can_be_alone() -> None:
     pending, (one, two) = Pending(), works(2)
     pending.add([one])
-    two.deaths = 1
-    pending.suspect(two)
-    assert pending.take(0, 5) is two
-
-
-def test_a_line_that_saw_two_deaths_waits_until_it_can_be_alone() -> None:
-    pending, (one, two) = Pending(), works(2)
-    pending.add([one])
-    two.deaths = 2
+    two.deaths.append(Death())
     pending.suspect(two)
     assert pending.take(0, 1) is None
     assert pending.take(0, 0) is two
+
+
+def test_an_accused_line_is_not_next_before_it_is_asked_for() -> None:
+    pending, (one, two) = Pending(), works(2)
+    pending.add([one])
+    two.deaths, two.alone = [Death(), Death()], 1
+    pending.suspect(two)
+    assert [pending.take(0, 0), pending.take(0, 0)] == [one, None]
+    assert (len(pending), pending.accused) == (0, 1)
+    assert pending.take_accused() is two
 
 
 def test_a_lost_shard_takes_its_lines_along() -> None:
     pending = Pending()
     pending.add([*works(2, shard=0), *works(2, shard=1)])
     pending.retry(Work(9, 0), 1.0)
-    pending.suspect(Work(8, 0, deaths=1))
+    pending.suspect(Work(8, 0, deaths=[Death()]))
+    pending.suspect(Work(7, 0, deaths=[Death()], alone=1))
     pending.drop(0)
+    assert pending.accused == 0
     assert len(pending) == 2
     assert [work.shard for work in (pending.take(9, 0), pending.take(9, 0)) if work] == [1, 1]

@@ -161,6 +161,11 @@ def test_lines_of_a_wrong_model_are_counted_too() -> None:
     assert "50" in errors[100].message
 
 
+def arranged(keys: Keys) -> list[int]:
+    ordered = keys.sorted()
+    return keys.order(keys.groups(ordered), ordered)
+
+
 TEXTS = st.lists(st.text(st.sampled_from("ab\x00é"), max_size=700), min_size=1, max_size=20)
 
 
@@ -169,22 +174,23 @@ def test_the_order_is_that_of_the_prompts_bytes(texts: list[str]) -> None:
     keys = Keys(BytesIO(), canonical, 0.25)
     for text in texts:
         keys.add({"prompt": text})
-    assert [texts[n].encode() for n in keys.order()] == sorted(text.encode() for text in texts)
+    assert [texts[n].encode() for n in keys.sorted()] == sorted(text.encode() for text in texts)
 
 
 def test_of_equal_prompts_the_longest_work_is_first() -> None:
     keys = Keys(BytesIO(), canonical, 0.25)
     for tokens in (5, 50, None, 500):
         keys.add({"prompt": "x" * 1000, "max_tokens": tokens})
-    assert keys.order() == [3, 1, 2, 0]
+    assert keys.sorted() == [3, 1, 2, 0]
 
 
 def test_the_last_lines_go_by_the_length_of_their_work() -> None:
     keys = Keys(BytesIO(), canonical, 0.25)
     for number in range(40):
         keys.add({"prompt": f"{number:02}", "max_tokens": 1 + number % 10})
-    assert keys.order()[:30] == list(range(30))
-    assert [1 + number % 10 for number in keys.order()[30:]] == list(range(10, 0, -1))
+    order = arranged(keys)
+    assert order[:30] == list(range(30))
+    assert [1 + number % 10 for number in order[30:]] == list(range(10, 0, -1))
 
 
 def test_the_tokens_that_prompts_share_are_predicted() -> None:
@@ -199,8 +205,9 @@ def test_the_first_model_is_found_in_the_head_of_an_input() -> None:
     assert first_model(b"[]\n") is None
 
 
-def test_shuffled_system_prompts_come_together() -> None:
-    requests = [(n % 20, n) for n in range(200)]
+def shuffled(systems: int, each: int) -> tuple[list[int], Keys]:
+    """Lines of so many long system prompts; which one each line has."""
+    requests = [(n % systems, n) for n in range(systems * each)]
     random.Random(1).shuffle(requests)
     keys = Keys(BytesIO(), canonical, 0.25)
     for system, user in requests:
@@ -212,9 +219,42 @@ def test_shuffled_system_prompts_come_together() -> None:
                 ]
             }
         )
-    systems = [requests[n][0] for n in keys.order()]
-    changes = sum(a != b for a, b in zip(systems, systems[1:], strict=False))
-    assert changes == 19
+    return [system for system, _ in requests], keys
+
+
+def test_shuffled_system_prompts_come_together() -> None:
+    systems, keys = shuffled(20, 10)
+    ordered = [systems[n] for n in keys.sorted()]
+    assert sum(a != b for a, b in zip(ordered, ordered[1:], strict=False)) == 19
+
+
+def test_lines_that_begin_alike_are_one_group() -> None:
+    systems, keys = shuffled(20, 10)
+    groups = keys.groups(keys.sorted())
+    assert 0 not in groups
+    assert len(set(zip(systems, groups, strict=True))) == len(set(groups)) == 20
+
+
+def test_a_few_groups_are_run_beside_each_other() -> None:
+    systems, keys = shuffled(20, 10)
+    order = arranged(keys)
+    assert all(len({systems[n] for n in order[at : at + 8]}) == 8 for at in range(0, 80, 8))
+    assert len({systems[n] for n in order[:80]}) == 8
+
+
+def test_what_all_lines_share_makes_no_group() -> None:
+    keys = Keys(BytesIO(), canonical, 0.25)
+    for number in range(10):
+        keys.add({"prompt": "the same for everybody " * 40 + f"{number} " * 80})
+    assert list(keys.groups(keys.sorted())) == [0] * 10
+
+
+@given(TEXTS)
+def test_every_line_is_run_once_whatever_its_group(texts: list[str]) -> None:
+    keys = Keys(BytesIO(), canonical, 0.25)
+    for text in texts:
+        keys.add({"prompt": text})
+    assert sorted(arranged(keys)) == list(range(len(texts)))
 
 
 @pytest.mark.parametrize("body", [{}, {"messages": 3}, {"messages": [1, None, {"content": [{}]}]}])
@@ -228,10 +268,15 @@ def test_shards_hold_every_line_once(total: int, lines: int, tokens: int) -> Non
     order = list(range(total))
     random.Random(total).shuffle(order)
     ends = cut(order, reading.index, lines=lines, tokens=tokens)
-    plan = decode_plan(Plan("m", order, ends).encode())
+    plan = decode_plan(Plan("m", order, ends, groups=range(7, 7 + total)).encode())
+    assert list(plan.groups) == list(range(7, 7 + total))
     shards = [list(plan.shard(number)) for number in range(len(plan.ends))]
     assert [ordinal for shard in shards for ordinal in shard] == order
     assert all(0 < len(shard) <= lines for shard in shards)
+
+
+def test_a_plan_without_groups_has_none() -> None:
+    assert list(decode_plan(Plan("m", [1, 0], [2]).encode()).groups) == [0, 0]
 
 
 def test_an_index_is_24_bytes_a_line() -> None:

@@ -5,84 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from io import BytesIO
 from uuid import uuid4
 
-import aiohttp
 import pytest
 from aiohttp import web
-from yarl import URL
 
 from skirret_api.tenants import S3Store
 from skirret_batch.bucket import Bucket
 from skirret_batch.s3 import S3
 from skirret_batch.store import Changed, NotThere, Retries, StoreRefused, StoreUnavailable
+from skirret_batch.testing.network import Spoiler
 from skirret_batch.upload import Upload
 
 pytestmark = pytest.mark.s3
 
 MIB = 1 << 20
 QUICK = Retries(seconds=10, first_pause=0.001, longest_pause=0.01)
-SLOW_DOWN = "<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Slow down</Message></Error>"
-
-
-class Spoiler:
-    """Passes requests on to the service; `fault` names what goes wrong with each."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self.fault: Callable[[web.Request], str] = lambda request: ""
-        self.requests = 0
-        self.ignored = ""  # a header the service doesn't have
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.requests += 1
-        fault = self.fault(request)
-        if fault == "slow down":
-            return web.Response(status=503, text=SLOW_DOWN, content_type="application/xml")
-        if fault == "cut before":
-            return _cut(request)
-        data = await request.read()
-        async with (
-            aiohttp.ClientSession(auto_decompress=False) as session,
-            session.request(
-                request.method,
-                URL(self._target + request.raw_path, encoded=True),
-                data=BytesIO(data) if data else None,
-                headers={k: v for k, v in request.headers.items() if k != self.ignored},
-            ) as answer,
-        ):
-            body = await answer.read()
-            if fault == "cut after":
-                return _cut(request)
-            response = web.StreamResponse(status=answer.status, headers=answer.headers)
-            await response.prepare(request)
-            if fault == "truncated":
-                await response.write(body[: len(body) // 2])
-                return _cut(request)
-            if request.method != "HEAD":
-                await response.write(body)
-            return response
-
-
-def _cut(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
-
-
-@pytest.fixture
-async def spoiler(seaweed: str) -> AsyncIterator[tuple[Spoiler, str]]:
-    spoiler = Spoiler(seaweed)
-    app = web.Application(client_max_size=64 * MIB)
-    app.router.add_route("*", "/{path:.*}", spoiler.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    yield spoiler, f"http://127.0.0.1:{port}"
-    await runner.cleanup()
 
 
 @pytest.fixture

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from skirret_batch.folder import Folder
 from skirret_batch.lines import Result, Usage
 from skirret_batch.plan import Plan
 from skirret_batch.store import BatchStore
+from skirret_batch.testing import Wrapped
 from skirret_batch.worker import WorkerSettings
-from skirret_batch.worker.shard import Board, Fenced, Holder, Shard
+from skirret_batch.worker.shard import FINAL, Board, Fenced, Holder, Shard
 
 PLAN = Plan("m", order=[2, 0, 1, 3, 4], ends=[3, 5])
 SETTINGS = WorkerSettings(renew_after=10.0, stale_after=30.0, flush_after=4.0)
@@ -114,6 +116,27 @@ async def test_a_shard_without_a_sign_of_life_is_taken_after_a_while(
     assert await other.claim() is not None
 
 
+async def test_silence_does_not_count_while_the_store_is_away(folder: Folder, clock: Clock) -> None:
+    outage = 0.0
+
+    async def wait(name: str, key: str) -> None:
+        clock.now += outage if name == "list" else 0.0
+
+    async def nothing(name: str, key: str) -> None:
+        return
+
+    shard = await claimed(board(folder, clock, "0"))
+    other = board(Wrapped(folder, wait, nothing), clock, "1")
+    await claimed(other)
+    outage = 60.0
+    assert await other.claim() is None
+    outage = 0.0
+    clock.now += 29
+    assert await other.claim() is None
+    clock.now += 2
+    assert (await claimed(other)).number == shard.number
+
+
 async def test_a_replacement_takes_over_at_once_but_only_what_it_found_at_its_start(
     store: BatchStore, clock: Clock
 ) -> None:
@@ -175,11 +198,11 @@ async def test_a_line_has_one_result(store: BatchStore, clock: Clock) -> None:
 
 async def test_one_worker_publishes_at_a_time(store: BatchStore, clock: Clock) -> None:
     one, two = board(store, clock, "0"), board(store, clock, "1")
-    lease = await one.claim_final()
+    lease = await one.claim_right(FINAL)
     assert lease is not None
-    assert await two.claim_final() is None
+    assert await two.claim_right(FINAL) is None
     clock.now += 31
-    assert await two.claim_final() is not None
+    assert await two.claim_right(FINAL) is not None
     clock.now += 11
     with pytest.raises(Fenced):
         await lease.tend()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from skirret_api.openai import FileObject
 from skirret_batch import files
 from skirret_batch import record as records
-from skirret_batch.reservation import reserve
-from skirret_batch.store import BatchStore, NotThere
+from skirret_batch.asked import BatchRequest
+from skirret_batch.folder import Folder
+from skirret_batch.reservation import Once
+from skirret_batch.store import BatchStore, NotThere, StoreError
 from skirret_batch.sweep import clear, sweep
-from skirret_batch.testing import FakeCompletions, chat_line, outcome, submit
+from skirret_batch.testing import FakeCompletions, Killed, Wrapped, chat_line, outcome, submit
 from skirret_batch.worker import Worker, WorkerSettings
 
 DAY = 86_400
@@ -84,8 +87,9 @@ async def test_of_an_ended_batch_the_record_and_its_files_stay(
 
 async def test_old_reservations_and_markers_of_nothing_go(store: BatchStore) -> None:
     now = time.time()
-    await reserve(store, b"{}", key="k", is_retry=False, now=now - 2 * DAY)
-    await reserve(store, b"{}", key=None, is_retry=False, now=now)
+    wanted = BatchRequest("file-1", "/v1/chat/completions", "24h", None, None)
+    await Once(wanted, key="k", is_retry=False).reserve(store, now - 2 * DAY)
+    await Once(wanted, key=None, is_retry=False).reserve(store, now)
     await store.put(records.live_key(records.new_id("batch", now - 2 * DAY)), b"")
     await store.put(records.live_key(records.new_id("batch", now)), b"")
     await sweep(store, now)
@@ -108,6 +112,55 @@ async def test_a_discarded_batch_leaves_no_upload_of_its_files(store: BatchStore
     await records.change(store, batch_id, lambda it: records.discard(it, time.time()))
     await clear(store, batch_id)
     assert [pending async for pending in store.uploads("files/")] == []
+
+
+@pytest.mark.parametrize("lives", [False, True], ids=["dies", "goes on"])
+async def test_a_batch_deleted_at_any_moment_leaves_its_record_alone(
+    folder: Folder, fast: WorkerSettings, lives: bool
+) -> None:
+    """Whatever its worker was doing, whether it died then or went on beside the deletion."""
+    moment = 0
+    while (batch_id := await deleted(folder, fast, moment, lives)) is not None:
+        moment += 1
+        await sweep(folder, time.time())
+        record, _ = await records.load(folder, batch_id)
+        assert record.batch.status == "cancelled"
+        assert [upload async for upload in folder.uploads("")] == []
+        assert await keys(folder, "batches/") == [records.record_key(batch_id)]
+        made = [records.blob_key(record.batch.input_file_id)]
+        assert [key for key in await keys(folder, "files/") if key.endswith("blob")] == made
+        await files.erase(folder, record.batch.input_file_id)
+        await folder.delete(records.record_key(batch_id))
+    assert moment > 25
+
+
+async def deleted(folder: Folder, fast: WorkerSettings, moment: int, lives: bool) -> str | None:
+    """A batch whose BatchJob was deleted before its worker's n-th operation; None: too late."""
+    settings = replace(fast, shard_lines=4, flush_bytes=600, part_size=1024, concurrency=2)
+    batch_id = await submit(folder, *(chat_line(f"c{n}", f"t{n}") for n in range(8)))
+    operations = iter(range(100_000))
+
+    async def discard() -> None:
+        await records.change(folder, batch_id, lambda it: records.discard(it, time.time()))
+        await clear(folder, batch_id)
+
+    async def before(name: str, key: str) -> None:
+        operation = next(operations)
+        if lives and operation == moment:
+            await discard()
+        elif not lives and operation >= moment:
+            raise Killed
+
+    async def after(name: str, key: str) -> None:
+        return
+
+    spied = Wrapped(folder, before, after)
+    with suppress(Killed, StoreError):
+        await Worker(spied, batch_id, FakeCompletions(), settings, slot="0").live()
+    if (await records.load(folder, batch_id))[0].batch.status == "completed":
+        return None
+    await discard()
+    return batch_id
 
 
 async def test_an_output_file_expires_when_the_batch_says(

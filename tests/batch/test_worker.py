@@ -14,7 +14,7 @@ import pytest
 from skirret_api.tenants import FolderStore
 from skirret_batch import files
 from skirret_batch import record as records
-from skirret_batch.completions import Answer, Broken, Load, Template, TimedOut, Unreachable
+from skirret_batch.completions import Answer, Load, Template, TimedOut, Unreachable
 from skirret_batch.folder import Folder
 from skirret_batch.plan import Body
 from skirret_batch.record import Record
@@ -131,10 +131,13 @@ async def test_a_line_asks_for_no_stream_and_no_lone_surrogate(
         chat_line("b", stream=True),
         chat_line("c", "\ud800"),
         chat_line("d", "x\u2028y", stream=False),
+        chat_line("e", temperature="T").replace(b'"T"', b"1e999"),
+        chat_line("\ud800\u0000\u2028"),
     )
     _, result = await finished(folder, engine, fast, *lines)
-    assert result.errors == {"b": 400, "c": 400}
-    assert [line["custom_id"] for line in result.output] == ["a", "d"]
+    assert result.errors == {"b": 400, "c": 400, "e": 400}
+    ids = [line["custom_id"] for line in result.output]
+    assert ids == ["a", "d", "\ud800\u0000\u2028"]
     assert result.error[0]["response"]["body"]["error"]["param"] == "stream"
 
 
@@ -233,34 +236,6 @@ async def test_an_engine_that_is_away_pauses_the_batch(
     _, result = await finished(folder, FakeCompletions(script), fast, *numbered(20))
     assert result.ids == [f"c{n}" for n in range(20)]
     assert result.errors == {}
-
-
-async def test_a_line_that_kills_the_engine_is_set_aside(
-    folder: Folder, fast: WorkerSettings
-) -> None:
-    deaths = 0
-    death = asyncio.Event()
-
-    async def script(request: Body) -> Answer | None:
-        nonlocal deaths, death
-        if last_message(request) == "t09":
-            await asyncio.sleep(0.01)
-            deaths += 1
-            death.set()
-            death = asyncio.Event()
-            raise Broken("connection reset")
-        try:
-            async with asyncio.timeout(0.02):
-                await death.wait()
-        except TimeoutError:
-            return None
-        raise Broken("connection reset")
-
-    record, result = await finished(folder, FakeCompletions(script), fast, *numbered(20))
-    assert result.errors == {"c9": 500}
-    assert result.error[0]["response"]["body"]["error"]["code"] == "engine_died"
-    assert record.batch.request_counts.completed == 19
-    assert deaths <= 4
 
 
 async def test_concurrency_grows_while_an_engine_is_free_and_not_once_it_is_full(
@@ -555,7 +530,7 @@ async def test_the_first_plan_written_is_everybodys(folder: Folder, fast: Worker
 async def test_a_replacement_goes_on_at_once_and_others_wait(
     folder: Folder, fast: WorkerSettings
 ) -> None:
-    settings = replace(fast, stale_after=0.4, renew_after=1000.0)
+    settings = replace(fast, stale_after=3.0, renew_after=1000.0)
     for slot, waits in (("0", False), ("1", True)):
         batch_id = await submit(folder, *numbered(4))
         dead = worker(folder, batch_id, FakeCompletions(Slow(quick=0)), settings)
@@ -565,7 +540,7 @@ async def test_a_replacement_goes_on_at_once_and_others_wait(
         await asyncio.wait([running])
         began = time.monotonic()
         await worker(folder, batch_id, FakeCompletions(), settings, slot=slot).live()
-        assert (time.monotonic() - began > 0.4) == waits
+        assert (time.monotonic() - began > 3.0) == waits
 
 
 async def exists(store: BatchStore, key: str) -> bool:

@@ -20,6 +20,13 @@ def test_a_gateway_has_time_for_its_sleep_and_its_drain(render: Render) -> None:
     assert pod["spec"]["terminationGracePeriodSeconds"] > sleep + 120
 
 
+def test_a_pool_is_the_servers_of_its_model(render: Render) -> None:
+    (pool,) = [x for x in render("ingress") if x["kind"] == "InferencePool"]
+    assert pool["spec"]["selector"]["matchLabels"]["skirret.dev/model"] == "smollm2"
+    assert pool["spec"]["targetPorts"] == [{"number": 30000}]
+    assert pool["spec"]["endpointPickerRef"]["failureMode"] == "FailClose"
+
+
 def test_what_is_for_the_cluster_alone_is_not_led_outside(render: Render) -> None:
     objects = render("ingress")
     public = {("/v1", "Prefix"), ("/health", "Exact")}
@@ -28,3 +35,11 @@ def test_what_is_for_the_cluster_alone_is_not_led_outside(render: Render) -> Non
     (rule,) = of_kind("HTTPRoute", objects)["spec"]["rules"]
     paths = {(x["path"]["value"], x["path"]["type"]) for x in rule["matches"]}
     assert paths == {("/v1", "PathPrefix"), ("/health", "Exact")}
+
+
+def test_a_limit_of_enqueued_tokens_is_the_gateways_and_the_workers(render: Render) -> None:
+    objects = render("minimal", "batchWorker.maxEnqueuedTokens=5000000")
+    pod = of_kind("Deployment", objects)["spec"]["template"]
+    assert "--max-enqueued-tokens=5000000" in pod["spec"]["containers"][0]["args"]
+    config = next(x for x in objects if x["kind"] == "ConfigMap")
+    assert "maxEnqueuedTokens: 5000000" in "".join(config["data"].values())

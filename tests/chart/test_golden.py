@@ -16,7 +16,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "teams": ("tenants", "rbac", "gateway-deployment"),
     "openshift": ("operator-config", "operator-deployment"),
     "mirror": ("crds", "operator-deployment"),
-    "ingress": ("ingress", "httproute", "gateway-service", "gateway-pdb"),
+    "ingress": ("ingress", "httproute", "inferencepools", "gateway-service", "gateway-pdb"),
     "network": ("networkpolicies",),
 }
 

@@ -18,12 +18,15 @@ OPERATOR = {
     "batch/jobs": ["list", "watch", "create", "patch", "delete"],
     "services": ["get", "list", "watch", "create", "patch"],
     "pods": ["list", "watch"],
+    "persistentvolumeclaims": ["get"],
+    "policy/poddisruptionbudgets": ["get", "list", "create", "patch", "delete"],
     "events": ["list", "create"],
 }
 GATEWAY = {
     "skirret.dev/inferencemodels": ["list", "watch"],
     "discovery.k8s.io/endpointslices": ["list", "watch"],
 }
+UNITS = {"discovery.k8s.io/endpointslices": ["list", "watch"]}
 LEASE = {"coordination.k8s.io/leases": ["create", "get", "update"]}
 HOOK = {"apiextensions.k8s.io/customresourcedefinitions": ["get", "create", "patch"]}
 
@@ -52,8 +55,13 @@ def test_each_tenants_namespace_grants_exactly_this_table(render: Render) -> Non
     }
     assert roles(render("teams")) == tenants | {
         ("Role", "skirret", "skirret-operator-lease"): LEASE,
+        ("Role", "skirret", "skirret-gateway-units"): UNITS,
         ("ClusterRole", "", "skirret-crds-skirret"): HOOK,
     }
+
+
+def test_without_keys_gateways_need_not_know_of_each_other(render: Render) -> None:
+    assert ("Role", "skirret", "skirret-gateway-units") not in roles(render("minimal"))
 
 
 def test_without_the_hook_nothing_is_granted_outside_namespaces(render: Render) -> None:
@@ -75,7 +83,7 @@ def test_every_binding_is_for_the_service_account_its_role_is_named_after(render
         role = binding["roleRef"]["name"]
         (subject,) = binding["subjects"]
         assert subject["namespace"] == "skirret"
-        assert role in (subject["name"], f"{subject['name']}-lease", f"{subject['name']}-skirret")
+        assert role in [subject["name"] + suffix for suffix in ("", "-lease", "-units", "-skirret")]
 
 
 def test_no_service_account_mounts_a_token_by_itself(render: Render) -> None:
@@ -105,6 +113,7 @@ def table() -> str:
         ("operator", "each served namespace", OPERATOR),
         ("operator", "the release's namespace; all but create on its own alone", LEASE),
         ("gateway", "each served namespace", GATEWAY),
+        ("gateway", "the release's namespace, where keys are asked for", UNITS),
         ("hook", "the cluster; our two definitions alone", HOOK),
     ):
         rows += [f"| {who} | {where} | {on} | {', '.join(may)} |" for on, may in rights.items()]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import pty
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +20,7 @@ from typing import Any
 import pytest
 
 from skirret_cli.command import main
+from skirret_gateway.testing.running import mount_tenants
 from skirret_server.testing import tiny_model
 
 SERVER = """
@@ -120,6 +124,28 @@ def write(folder: Path, *lines: str) -> Path:
     return path
 
 
+def process(name: str, *arguments: str | Path, stderr: int) -> subprocess.Popen[bytes]:
+    """`skirret batch …` in a process of its own."""
+    command = [sys.executable, "-m", "skirret_cli", "batch", name, *map(str, arguments)]
+    # A shell that starts tests in its background has them ignore SIGINT, and their children too.
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def files(url: str) -> list[str]:
+    with urllib.request.urlopen(f"{url}/files", timeout=20) as answer:
+        return [each["id"] for each in json.load(answer)["data"]]
+
+
+def newest(skirret: Command) -> str:
+    found: str = skirret("ls", "--json", "--limit=1").json[0]["id"]
+    return found
+
+
 def ids(text: str) -> list[str]:
     return [json.loads(each)["custom_id"] for each in text.splitlines()]
 
@@ -218,12 +244,129 @@ def test_a_file_with_errors_is_not_even_uploaded(skirret: Command, tmp_path: Pat
 
 def test_validate_needs_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nowhere = Command("http://127.0.0.1:1", capsys)
-    good = nowhere("validate", write(tmp_path, line("a"), line("b")))
-    assert good.status == 0
+    good = nowhere("validate", write(tmp_path, line("a"), line("b")), "--local")
+    assert (good.status, good.err) == (0, "")
     assert "2 lines to /v1/chat/completions for gpt-4o-mini" in good.out
-    over = nowhere("validate", tmp_path / "in.jsonl", "--max-lines=1", "--json")
+    over = nowhere("validate", tmp_path / "in.jsonl", "--local", "--max-lines=1", "--json")
     assert over.status == 1
     assert [each["code"] for each in over.json["errors"]] == ["too_many_tasks"]
+
+
+def test_validate_says_when_no_server_was_there_to_ask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, line("a"))
+    checked = Command("http://127.0.0.1:1", capsys)("validate", path)
+    assert (checked.status, checked.out.startswith(f"{path}: 1 lines")) == (0, True)
+    assert "http://127.0.0.1:1 does not answer" in checked.err
+    assert "checked on this machine alone" in checked.err
+
+
+def test_validate_asks_the_server_and_leaves_nothing_there(
+    skirret: Command, tmp_path: Path
+) -> None:
+    before = files(skirret.url)
+    wrong = skirret("validate", write(tmp_path, line("a", "tiny"), line("b")), "--json")
+    assert wrong.status == 1
+    assert [(each["line"], each["code"]) for each in wrong.json["errors"]] == [
+        (2, "model_not_found")
+    ]
+    right = skirret("validate", tmp_path / "in.jsonl", "--model=tiny", "--json")
+    assert (right.status, right.json["estimated"]) == (0, False)
+    prompt = len("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n")
+    assert 10 < right.json["prompt_tokens"] < 2 * prompt
+    assert files(skirret.url) == before
+
+
+def test_a_compressed_file_is_submitted_as_what_it_holds(skirret: Command, tmp_path: Path) -> None:
+    path = write(tmp_path, line("a", "tiny"), line("b", "tiny"))
+    packed = tmp_path / "in.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    ended = skirret("submit", packed, "--wait", "--json")
+    assert (ended.status, ended.json["request_counts"]["completed"]) == (0, 2)
+    packed.write_bytes(packed.read_bytes()[:-20])
+    cut = skirret("submit", packed)
+    assert cut.status == 1
+    assert f"{packed} is no whole gzip file" in cut.err
+
+
+def test_results_tell_a_program_where_they_are(skirret: Command, tmp_path: Path) -> None:
+    batch_id = skirret("submit", write(tmp_path, line("a", "tiny")), "--wait", "--json").json["id"]
+    target = tmp_path / "answers.jsonl"
+    told = skirret("results", batch_id, "-o", target, "--json").json
+    assert told == {"file": str(target), "bytes": target.stat().st_size}
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    """Lines that take long, beside one that fails at once."""
+    slow = [line(f"s{n}", "tiny", max_tokens=1500) for n in range(3)]
+    return write(tmp_path, line("a", "tiny"), line("b", "tiny", temperature=5), *slow)
+
+
+def test_an_interrupted_wait_leaves_the_batch_and_says_what_to_do(
+    skirret: Command, endless: Path
+) -> None:
+    waiting = process("submit", endless, "--wait", f"--url={skirret.url}", stderr=subprocess.PIPE)
+    assert waiting.stderr is not None
+    batch_id = waiting.stderr.readline().decode().strip()
+    waiting.send_signal(signal.SIGINT)
+    _, advice = waiting.communicate(timeout=20)
+    assert waiting.returncode == 130
+    assert advice.decode().splitlines() == [
+        f"{batch_id} goes on without you",
+        f"  to look again: skirret batch show {batch_id} --wait --url={skirret.url}",
+        f"  to stop it:    skirret batch cancel {batch_id} --url={skirret.url}",
+    ]
+    assert skirret("show", batch_id, "--json").json["status"] in ("validating", "in_progress")
+    skirret("cancel", batch_id, "--wait")
+
+
+def test_a_terminal_shows_lines_speed_and_failures(skirret: Command, endless: Path) -> None:
+    ours, theirs = pty.openpty()
+    waiting = process("submit", endless, "--wait", f"--url={skirret.url}", stderr=theirs)
+    os.close(theirs)
+    shown, deadline = "", time.monotonic() + 30
+    while "1 failed" not in shown:
+        assert time.monotonic() < deadline, shown
+        shown += os.read(ours, 4096).decode()
+    waiting.send_signal(signal.SIGINT)
+    waiting.wait(timeout=20)
+    os.close(ours)
+    assert "\r\x1b[Kin_progress  [#########---------------]  40%  2/5" in shown
+    assert "tok/s" in shown
+    batch_id = shown.split()[0] if shown.startswith("batch_") else newest(skirret)
+    skirret("cancel", batch_id, "--wait")
+
+
+def test_the_gateway_is_asked_in_the_same_way(
+    skirret: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tenants = mount_tenants(tmp_path, "team")
+    (tmp_path / "endpoints.json").write_text(
+        json.dumps({"tiny": [skirret.url.removesuffix("/v1")]})
+    )
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    flags = [f"--port={port}", f"--endpoints={tmp_path}/endpoints.json", "--host=127.0.0.1"]
+    flags += [f"--tenants={tenants}", "--release-namespace=team"]
+    gateway = subprocess.Popen([sys.executable, "-m", "skirret_gateway", *flags])
+    try:
+        deadline = time.monotonic() + 30
+        while not _answers(f"http://127.0.0.1:{port}/v1/files"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        through = Command(f"http://127.0.0.1:{port}", capsys)
+        path = write(tmp_path, line("a", "tiny"), line("b", "tiny"))
+        assert through("validate", path, "--json").json["estimated"] is False
+        batch_id = through("submit", path).out.strip()
+        files = [f"--store-file={tenants}/team.store.json", f"--token-file={tenants}/team.token"]
+        command = [sys.executable, "-m", "skirret_batch.worker", f"--batch={batch_id}", *files]
+        subprocess.run([*command, f"--gateway=http://127.0.0.1:{port}"], check=True, timeout=60)
+        assert ids(through("results", batch_id).out) == ["a", "b"]
+    finally:
+        gateway.terminate()
+        gateway.wait()
 
 
 def test_an_unknown_batch_is_the_servers_own_words(skirret: Command) -> None:

@@ -265,7 +265,8 @@ class _Batches:
         return response
 
 
-_AT_ONCE = WorkerSettings(flush_after=0.0, poll=0.01, report_after=0.01, retry_first=0.01)
+# Not 0.0: the keeper would spin, and take the interpreter from the engine.
+_AT_ONCE = WorkerSettings(flush_after=0.02, poll=0.01, report_after=0.01, retry_first=0.01)
 
 
 def chat_body(**extra: Any) -> dict[str, Any]:

@@ -156,17 +156,20 @@ async def test_the_gateways_word_counts_only_beside_its_token(saying: Any, chat:
         internal.LANE: "batch",
         internal.SERVED_NAME: "team/model",
         internal.DEADLINE: "99",
+        internal.PRIORITY: "7",
         internal.OWNER: "team",
     }
     key = {"authorization": "Bearer k"}
     response = await server.post(CHAT, chat(), {**said, **key, internal.TOKEN: "guess"})
     assert response.json()["model"] == "tiny"
     assert server.engine.requests[-1].lane == "interactive"
+    assert server.engine.requests[-1].batch_priority == 0
     assert internal.USAGE not in response.headers
     response = await server.post(CHAT, chat(model="x"), {**said, internal.TOKEN: "secret"})
     assert response.json()["model"] == "team/model"
     assert server.engine.requests[-1].lane == "batch"
     assert server.engine.requests[-1].deadline == 99
+    assert server.engine.requests[-1].batch_priority == 7
     assert server.engine.requests[-1].tenant == "team"
     usage = response.json()["usage"]
     assert response.headers[internal.USAGE] == f"{usage['prompt_tokens']},0,2"

@@ -51,8 +51,21 @@ KNOWN: Mapping[str, SearchStrategy[Any]] = {
     "ebnf": st.just('root ::= "ok"'),
     "json_schema": st.sampled_from([{"type": "boolean"}, '{"const": 1}', True]),
     "stop_regex": st.just("[0-9]z"),
+    "response_format": st.sampled_from(
+        [
+            {"type": "text"},
+            {"type": "json_object"},
+            {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "boolean"}}},
+        ]
+    ),
+    "structural_tag": st.just(
+        {
+            "structures": [{"begin": "<a>", "schema": {"type": "boolean"}, "end": "</a>"}],
+            "triggers": ["<a"],
+        }
+    ),
     "chat_template_kwargs": st.dictionaries(st.sampled_from(["a", "b"]), st.booleans()),
-    "sampling_params": st.deferred(lambda: bodies(_options())),
+    "sampling_params": st.deferred(lambda: _sampling()),
     "schema": st.just({"type": "boolean"}),
     "parameters": st.just({"type": "object", "properties": {}}),
 }
@@ -65,7 +78,8 @@ ALIASES = {
 }
 # One of them at most.
 STRUCTURES = ("response_format", "regex", "json_schema", "ebnf", "guided_regex", "guided_json",
-              "guided_choice", "guided_grammar", "structured_outputs")  # fmt: skip
+              "guided_choice", "guided_grammar", "structured_outputs",
+              "structural_tag")  # fmt: skip
 # What is refused may be named by what it does not agree with.
 TOGETHER = (
     {"stream", "stream_options", "best_of", "n"},
@@ -111,6 +125,10 @@ def valid(shape: shapes.Shape, name: str = "") -> SearchStrategy[Any]:
         case shapes.Anything():
             return st.none() | st.booleans() | st.integers() | st.text(max_size=3)
     raise AssertionError(shape)
+
+
+def _sampling() -> SearchStrategy[Any]:
+    return bodies(_options())
 
 
 @st.composite

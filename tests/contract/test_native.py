@@ -206,7 +206,9 @@ async def test_a_faulty_body_of_the_other_routes_is_refused_by_name(
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
 async def test_no_other_models_tokens_are_told(saying: Any, path: str) -> None:
     """V1"""
-    body = {"model": "nope", "prompt": "a"} if path == "/tokenize" else {"model": "nope"}
+    body: dict[str, Any] = (
+        {"model": "nope", "prompt": "a"} if path == "/tokenize" else {"model": "nope"}
+    )
     body |= {} if path == "/tokenize" else {"tokens": [1]}
     response = await saying("a").post(path, body)
     assert (response.status, response.json()["error"]["code"]) == (404, "model_not_found")

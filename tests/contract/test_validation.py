@@ -238,7 +238,7 @@ async def test_a_fault_in_a_batchs_line_is_refused_as_it_is_by_itself(
     saying: Any, chat: Any
 ) -> None:
     server = saying("ok")
-    faults = [case.values[0] for case in CHAT_FAULTS]
+    faults: list[Any] = [case.values[0] for case in CHAT_FAULTS]
     bodies = [chat(**f) for f in faults if not {"model", "stream"} & f.keys()]
     lines = await server.lines(CHAT, bodies)
     for body, (status, answer) in zip(bodies, lines, strict=True):

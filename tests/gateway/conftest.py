@@ -36,14 +36,14 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         ) -> Running:
             endpoints = tmp_path / "endpoints.json"
             endpoints.write_text(json.dumps(models or {}))
-            given = settings or Settings()
+            given, patient = settings or Settings(), Settings().drain_timeout
             gateway = Gateway(
                 replace(
                     given,
                     host="127.0.0.1",
                     port=0,
                     endpoints=None if given.kubernetes else endpoints,
-                    drain_timeout=min(given.drain_timeout, 0.2),
+                    drain_timeout=0.2 if given.drain_timeout == patient else given.drain_timeout,
                     look_every=0.02,
                 )
             )

@@ -171,6 +171,13 @@ async def test_a_flood_of_headers_is_refused(start: Start) -> None:
     assert (answer.status, answer.error["type"]) == (431, "invalid_request_error")
 
 
+async def test_a_head_too_large_is_refused_even_if_it_comes_in_one_piece(start: Start) -> None:
+    gateway = await start()
+    answer = await gateway.ask("GET", "/health", x_flood="1" * 70_000)
+    assert (answer.status, answer.error["type"]) == (431, "invalid_request_error")
+    assert answer.headers["connection"] == "close"
+
+
 async def test_a_refused_body_is_not_read_to_its_end(start: Start, server: ScriptedServer) -> None:
     settings = replace(Settings(), forward=ForwardSettings(body_bytes=1000))
     gateway = await start({"m": [server.url]}, settings)

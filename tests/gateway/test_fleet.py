@@ -6,9 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from skirret_api.errors import NotFound, Unavailable
+from skirret_gateway.caller import Caller
 from skirret_gateway.fleet import Fleet, Lease, Wish
 from skirret_gateway.health import Outcome
 from skirret_gateway.hold import HoldLimits
+from skirret_gateway.prompt import Prompt
 from skirret_gateway.table import Model, ModelId, Replica, Slice, Table, build
 
 M = ModelId("here", "m")
@@ -48,7 +50,7 @@ def fleet(
 
 
 def wish(of: Fleet) -> Wish:
-    return of.wish(M, b"", 10)
+    return of.wish(M, Prompt(), 10)
 
 
 def lease(of: Fleet) -> Lease:
@@ -68,12 +70,12 @@ def test_nothing_is_found_before_anything_is_known() -> None:
     blank = Fleet(limits=HoldLimits(), hold_timeout=1, clock=clock, later=clock.later)
     assert not blank.is_ready
     with pytest.raises(Unavailable):
-        blank.find("here", "m")
+        blank.find(Caller("here"), "m")
 
 
 def test_an_unknown_model_is_not_found() -> None:
     with pytest.raises(NotFound) as refusal:
-        fleet().find("here", "nothing")
+        fleet().find(Caller("here"), "nothing")
     assert refusal.value.code == "model_not_found"
 
 
@@ -270,3 +272,37 @@ async def test_retry_after_is_what_others_had_to_wait() -> None:
         await asleep.lease(wish(asleep))
     assert 40 <= int(refusal.value.headers["retry-after"]) <= 43
     task.cancel()
+
+
+def split(*ready: str) -> Fleet:
+    made = fleet()
+    other = ModelId("here", "n")
+    models = [
+        Model(M, 1, ("m", "chat"), split=(("n", 25), ("gone", 25))),
+        Model(other, 2, ("n",)),
+    ]
+    slices = [Slice(model, (A,)) for model in (M, other) if model.name in ready]
+    made.update(build(models, slices))
+    return made
+
+
+def asked(of: Fleet, name: str, session: bytes = b"") -> list[str]:
+    route = of.find(Caller("here"), name)
+    return [of.split(route, name, session).id.name for _ in range(100)]
+
+
+def test_a_served_name_is_divided_among_models_by_weight() -> None:
+    names = asked(split("m", "n"), "chat")
+    assert (names.count("n"), names.count("m")) == (25, 75)
+
+
+def test_a_full_name_means_its_model_alone() -> None:
+    assert set(asked(split("m", "n"), "here/m")) == {"m"}
+
+
+def test_a_part_without_servers_gets_nothing() -> None:
+    assert set(asked(split("m"), "chat")) == {"m"}
+
+
+def test_a_session_stays_with_one_model() -> None:
+    assert len(set(asked(split("m", "n"), "chat", b"session"))) == 1

@@ -46,6 +46,27 @@ async def test_a_request_waits_until_its_model_has_a_server(
     assert (await task).status == 200
 
 
+async def test_two_hundred_clients_wait_and_all_are_answered_again_after_a_second_sleep(
+    start: Start, server: ScriptedServer
+) -> None:
+    gateway = await start({"m": []})
+    for _ in range(2):
+        tasks = [asyncio.create_task(gateway.chat()) for _ in range(200)]
+        await held(gateway, 200)
+        wake(gateway, server.url)
+        assert {answer.status for answer in await asyncio.gather(*tasks)} == {200}
+        wake(gateway)
+        await routes(gateway, 0)
+
+
+async def routes(gateway: Running, count: int) -> None:
+    """As soon as the model has so many servers."""
+    line = f'skirret_gateway_replicas{{model="m"}} {count}.0'.encode()
+    async with asyncio.timeout(5):
+        while line not in (await gateway.ask("GET", "/metrics")).body:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_request_waits_while_its_only_server_is_draining(
     start: Start, server: ScriptedServer
 ) -> None:

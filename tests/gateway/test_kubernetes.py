@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from skirret_gateway.cluster import Cluster, endpoints, model
-from skirret_gateway.kube import Api
+from skirret_gateway.cluster import Cluster, Informer, Resource, endpoints, model
+from skirret_gateway.kube import Api, ApiFailed, Object
 from skirret_gateway.table import ModelId, Replica, Table
 from skirret_gateway.testing.kubernetes import (
     EmulatedApiServer,
@@ -195,10 +195,92 @@ def test_a_model_is_read_with_its_names_and_strategy() -> None:
     assert read.created == 1767225600
 
 
+@pytest.mark.parametrize("ends", ["fails", "ends at once"])
+async def test_a_watch_that_never_works_is_tried_ever_more_seldom(ends: str) -> None:
+    pauses: list[float] = []
+
+    class Broken(Api):
+        def __init__(self) -> None:
+            pass
+
+        async def list(self, path: str, selector: str) -> tuple[list[Object], str]:
+            return [], "1"
+
+        async def watch(
+            self, path: str, selector: str, version: str, seconds: float
+        ) -> AsyncGenerator[tuple[str, Object]]:
+            if ends == "fails":
+                raise ApiFailed("no")
+            return
+            yield
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 6:
+            raise asyncio.CancelledError
+
+    informer = Informer(Broken(), Resource("/x", dict), lambda: None, sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await informer.run()
+    assert pauses[0] < 0.31
+    assert pauses[5] > 4
+
+
+async def test_a_watch_that_lasted_ends_the_waiting() -> None:
+    now = 0.0
+    pauses: list[float] = []
+
+    class Flaky(Api):
+        def __init__(self) -> None:
+            self.lasts = [0, 0, 0, 0, 60, 0]
+
+        async def list(self, path: str, selector: str) -> tuple[list[Object], str]:
+            return [], "1"
+
+        async def watch(
+            self, path: str, selector: str, version: str, seconds: float
+        ) -> AsyncGenerator[tuple[str, Object]]:
+            nonlocal now
+            now += self.lasts.pop(0)
+            raise ApiFailed("no")
+            yield
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 6:
+            raise asyncio.CancelledError
+
+    informer = Informer(Flaky(), Resource("/x", dict), lambda: None, sleep, lambda: now)
+    with pytest.raises(asyncio.CancelledError):
+        await informer.run()
+    assert pauses[3] > 0.9
+    assert pauses[4] < 0.31
+
+
+async def test_a_list_whose_next_page_is_forgotten_is_read_anew(
+    kubernetes: EmulatedApiServer,
+) -> None:
+    for number in range(600):
+        kubernetes.put("inferencemodels", inference_model(f"m{number}"))
+    kubernetes.page_failures = [410]
+    async with following(kubernetes) as followed:
+        await followed.until(lambda table: len(table.routes) == 601)
+
+
+def test_a_server_with_an_address_of_ipv6_is_reached_in_brackets() -> None:
+    (replica,) = endpoints(endpoint_slice("m-1", "m", endpoint("fd00::1"))).ready
+    assert (replica.host, str(replica)) == ("fd00::1", "[fd00::1]:30000")
+
+
 def test_a_model_that_leaves_the_strategy_open_gets_the_gateways() -> None:
     assert model(inference_model("m", routing={"strategy": "Auto"}), "LeastLoaded").strategy == (
         "LeastLoaded"
     )
+
+
+def test_the_parts_of_a_split_are_read() -> None:
+    item = inference_model("m", routing={"split": [{"model": "n", "weight": 20}]})
+    assert model(item, "PrefixHash").split == (("n", 20),)
 
 
 def test_a_model_that_is_being_deleted_claims_nothing() -> None:

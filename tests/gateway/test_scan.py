@@ -132,21 +132,35 @@ def conversation(*contents: str, system: str = "Be brief.") -> bytes:
 
 
 def test_every_turn_of_a_conversation_has_the_same_head() -> None:
-    first = scan(conversation("Who are you?")).head
-    assert scan(conversation("Who are you?", "A plant.", "Which one?")).head == first
+    first = scan(conversation("Who are you?")).prompt.head
+    assert scan(conversation("Who are you?", "A plant.", "Which one?")).prompt.head == first
 
 
 def test_conversations_that_begin_differently_have_different_heads() -> None:
-    assert scan(conversation("One")).head != scan(conversation("Two")).head
+    assert scan(conversation("One")).prompt.head != scan(conversation("Two")).prompt.head
 
 
 def test_conversations_that_share_a_long_beginning_have_the_same_head() -> None:
     system = "You are a careful assistant. " * 40
     one, two = scan(conversation("One", system=system)), scan(conversation("Two", system=system))
-    assert one.head == two.head
-    assert len(one.head) == HEAD_BYTES
+    assert one.prompt.head == two.prompt.head
+    assert len(one.prompt.head) == HEAD_BYTES
 
 
 def test_the_head_of_a_text_prompt_is_its_beginning() -> None:
     body = json.dumps({"prompt": "Once upon a time " * 100, "model": "m"}).encode()
-    assert scan(body).head.startswith(b'"Once upon')
+    assert scan(body).prompt.head.startswith(b'"Once upon')
+
+
+def test_a_session_is_named_by_its_cache_key_before_its_user() -> None:
+    assert scan(b'{"prompt_cache_key": "k", "user": "u"}').prompt.session == b"k"
+    assert scan(b'{"user": "u"}').prompt.session == b"u"
+    for none in (b'{"user": null}', b'{"user": ""}', b'{"user": 1}', b"{}"):
+        assert scan(none).prompt.session == b""
+
+
+def test_turns_of_a_conversation_share_their_blocks() -> None:
+    first = scan(conversation("Who are you? " * 200)).prompt.blocks
+    second = scan(conversation("Who are you? " * 200, "A plant.", "Which one?")).prompt.blocks
+    assert len(first) >= 5
+    assert second[: len(first)] == first

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
+from skirret_gateway.gateway import Settings
 from skirret_gateway.testing import scripted
 from skirret_gateway.testing.client import request
 from skirret_gateway.testing.running import CHAT, Running, Start, chat
@@ -19,12 +21,14 @@ async def streams(gateway: Running, count: int) -> list[bytes]:
 
 
 async def test_streams_go_on_to_their_end(start: Start, server: ScriptedServer) -> None:
-    gateway = await start({"m": [server.url]})
-    server.default = scripted.stream(event("a"), event("b"), DONE, pause=0.03)
-    task = asyncio.create_task(streams(gateway, 20))
-    await server.arrived(20)
+    gateway = await start({"m": [server.url]}, replace(Settings(), drain_timeout=10))
+    gate = asyncio.Event()
+    server.default = scripted.gated(gate, scripted.stream(event("a"), event("b"), DONE))
+    task = asyncio.create_task(streams(gateway, 200))
+    await server.arrived(200)
+    asyncio.get_running_loop().call_later(0.02, gate.set)
     await gateway.gateway.stop()
-    assert await task == [event("a") + event("b") + DONE] * 20
+    assert await task == [event("a") + event("b") + DONE] * 200
 
 
 async def test_streams_that_last_too_long_end_with_an_error(

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from skirret_batch.completions import HttpCompletions, Load
+from skirret_batch.completions import HttpCompletions, Load, Turn
+from skirret_batch.testing import chat_line
 from skirret_gateway.gateway import Settings
 from skirret_gateway.testing import scripted
 from skirret_gateway.testing.kubernetes import (
@@ -96,6 +97,8 @@ async def test_a_client_can_not_speak_for_us(gateway: Running, server: ScriptedS
         x_skirret_lane="interactive",
         x_skirret_owner="root",
         x_skirret_deadline="1",
+        x_skirret_priority="100",
+        x_skirret_group="x",
         x_skirret_blocks="x",
     )
     assert ours(server.seen[0]) == {
@@ -169,9 +172,11 @@ async def test_the_workers_own_client_gets_its_answers(
 ) -> None:
     server.default = scripted.answer({"id": "x"}, 200, ("x-skirret-load", "1,0,0.5"))
     client = HttpCompletions(f"http://127.0.0.1:{gateway.port}", "token-of-team", timeout=5)
-    answer = await client.complete(CHAT, json.dumps(chat()).encode(), deadline=1_800_000_000)
+    answer = await client.complete(CHAT, json.dumps(chat()).encode(), Turn(1_800_000_000, 7))
     assert (answer.status, answer.body) == (200, b'{"id": "x"}')
     assert answer.load == Load(1, 0, 0.5)
+    sent = ours(server.seen[0])
+    assert (sent["lane"], sent["deadline"], sent["priority"]) == ("batch", "1800000000", "7")
     assert await client.model("m") == await client.model("team/m") == "team/m"
     assert await client.model("nope") is None
     await client.close()
@@ -268,6 +273,40 @@ async def test_a_batch_is_made_listed_and_cancelled(gateway: Running) -> None:
     assert cancelled.json()["status"] == "cancelling"
 
 
+async def dry_run(gateway: Running, content: bytes) -> Any:
+    wanted = {
+        "input_file_id": await upload(gateway, content),
+        "endpoint": CHAT,
+        "completion_window": "24h",
+    }
+    return (await gateway.ask("POST", "/v1/batches?dry_run=true", wanted)).json()
+
+
+async def test_a_dry_run_has_its_tokens_counted_by_a_server(
+    gateway: Running, server: ScriptedServer
+) -> None:
+    server.default = scripted.answer({"tokens": [1, 2, 3], "count": 3, "max_model_len": 9})
+    told = await dry_run(gateway, chat_line("a") + chat_line("b"))
+    assert (told["usage"], told["estimated"]) == ({"input_tokens": 6}, False)
+    assert {(seen.method, seen.target) for seen in server.seen} == {("POST", "/tokenize")}
+    assert ours(server.seen[0])["token"] == "token-of-default"
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+async def test_a_dry_run_is_estimated_where_no_server_counts(
+    gateway: Running, server: ScriptedServer, status: int
+) -> None:
+    server.default = scripted.answer({}, status)
+    told = await dry_run(gateway, chat_line("a", "x" * 400))
+    assert told["estimated"] is True
+    assert 100 <= told["usage"]["input_tokens"] < 120
+
+
+async def test_a_dry_run_knows_no_model_of_another_namespace(gateway: Running) -> None:
+    told = await dry_run(gateway, chat_line("a", model="nobody/m"))
+    assert [each["code"] for each in told["errors"]["data"]] == ["model_not_found"]
+
+
 @pytest.mark.parametrize(("method", "status"), [("PATCH", 405), ("PUT", 405)])
 async def test_a_wrong_method_on_files_is_an_envelope(
     gateway: Running, method: str, status: int
@@ -294,3 +333,12 @@ async def test_an_upload_that_breaks_off_leaves_no_file(gateway: Running) -> Non
         await client.send(head.encode() + b"\r\n" + body[:-50])
         await asyncio.sleep(0.05)
     assert (await gateway.ask("GET", "/v1/files")).json()["data"] == []
+
+
+async def test_what_ended_a_server_is_not_given_to_the_next_for_a_worker(
+    gateway: Running, server: ScriptedServer
+) -> None:
+    server.default = scripted.cut
+    answer = await gateway.ask("POST", CHAT, chat(), authorization=WORKER)
+    assert answer.status == 502
+    assert len(server.seen) == 1

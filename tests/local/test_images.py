@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ server = ["torch>=2"]
 [build-system]
 requires = ["hatchling"]
 """
-PRODUCT = ("skirret.Dockerfile", "server.Dockerfile")
+PRODUCT = ("skirret.Dockerfile", "server.Dockerfile", "server-cuda.Dockerfile")
 
 
 def instructions(dockerfile: str) -> list[tuple[str, str]]:
@@ -59,3 +60,12 @@ def test_only_what_the_wheel_is_made_of_goes_into_an_image(dockerfile: str) -> N
 
 def test_the_torch_free_image_installs_no_torch() -> None:
     assert "torch" not in "".join(rest for _, rest in instructions("skirret.Dockerfile"))
+
+
+def test_the_gpu_image_compiles_with_the_cuda_of_its_torch() -> None:
+    """Of the newest torch, which is what it installs and what the tests run on."""
+    required = next(x for x in metadata.requires("torch") or [] if x.startswith("cuda-toolkit"))
+    (toolkit,) = re.findall(r"==(\d+\.\d+)", required)
+    (base,) = (rest for word, rest in instructions("server-cuda.Dockerfile") if "BASE=" in rest)
+    assert f"nvidia/cuda:{toolkit}." in base
+    assert "-devel-" in base

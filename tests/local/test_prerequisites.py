@@ -67,6 +67,7 @@ def test_only_packages_of_missing_programs_are_installed(monkeypatch: pytest.Mon
         "buildah",
         "conntrack",
         "containernetworking-plugins",
+        "nginx-light",
     ]
 
 

@@ -65,6 +65,7 @@ async def test_a_model_becomes_ready(
     async with operating(**QUIET):
         await eventually(lambda: watches_all(api))
         await serve_model(api, eventually)
+        await eventually(lambda: api.all(EVENT))
     assert api.get(SERVICE, NAMESPACE, "smollm2")
     assert len(api.all(REVISION)) == 1
     assert {each["reason"] for each in api.all(EVENT)} == {"Serving"}

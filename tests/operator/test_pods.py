@@ -29,8 +29,9 @@ def server_pod(configuration: Object | None = None, **spec: Any) -> Object:
     return pod_template(desired, parsed, profile, given, "0123456789")
 
 
-def worker_pod(**spec: Any) -> Object:
-    plan = reconcile_batch(batch(**spec), ObservedBatch(), config(), NOW)
+def worker_pod(configuration: Object | None = None, **spec: Any) -> Object:
+    given = config(**(configuration or {}))
+    plan = reconcile_batch(batch(**spec), ObservedBatch(), given, NOW)
     found: Object = plan.apply[0]["spec"]["template"]
     return found
 
@@ -169,6 +170,16 @@ def test_an_explicit_default_wins_over_the_profile() -> None:
     assert read.max_running_requests == 64
 
 
+def test_a_model_is_split_over_all_gpus_of_its_pod() -> None:
+    four = {"limits": {"nvidia.com/gpu": "4", "memory": "64Gi"}}
+    made = server_pod(GPU, profile="gpu", resources=four)
+    assert settings(made).tensor_parallel_size == 4
+    assert {"name": "skirret-shm", "emptyDir": {"medium": "Memory"}} in made["spec"]["volumes"]
+    alone = server_pod(GPU, profile="gpu", resources=four, server={"tensorParallelSize": 1})
+    assert settings(alone).tensor_parallel_size == 1
+    assert settings(server_pod(GPU, profile="gpu")).tensor_parallel_size == 1
+
+
 def test_labels_of_ours_can_not_be_taken() -> None:
     labels = server_pod(GPU, **EVERYTHING)["metadata"]["labels"]
     assert labels["skirret.dev/model"] == "smollm2"
@@ -180,3 +191,8 @@ def test_a_batch_has_a_pod_for_each_worker() -> None:
     spec = plan.apply[0]["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
     assert spec["backoffLimit"] == 2**31 - 1
+
+
+def test_a_worker_knows_how_much_its_namespace_may_have_queued() -> None:
+    limited = worker_pod({"batchWorker": {"maxEnqueuedTokens": 5_000_000}})
+    assert "--max-enqueued-tokens=5000000" in container(limited)["args"]

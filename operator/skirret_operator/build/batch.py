@@ -113,6 +113,8 @@ def _pod_template(
 ) -> Object:
     worker = config.batch_worker
     arguments, secrets = _extras(spec)
+    if worker.max_enqueued_tokens is not None:
+        arguments.append(f"--max-enqueued-tokens={worker.max_enqueued_tokens}")
     container: Object = {
         "name": CONTAINER,
         "image": config.images.batch,

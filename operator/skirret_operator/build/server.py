@@ -19,7 +19,7 @@ from skirret_operator.build.pod import (
     tenant_volume,
     without_empty,
 )
-from skirret_operator.kinds import DEPLOYMENT, SERVICE
+from skirret_operator.kinds import BUDGET, DEPLOYMENT, SERVICE
 
 CONTAINER = "server"
 CACHE_DIR = "/cache"
@@ -48,12 +48,16 @@ def pod_template(
     source, volumes, mounts = _weights(spec.model)
     volumes = [TMP_VOLUME, tenant_volume("token"), _cache_volume(spec.cache), *volumes]
     mounts = [TMP_MOUNT, TENANT_MOUNT, {"name": "skirret-cache", "mountPath": CACHE_DIR}, *mounts]
+    settings = _settings(spec, profile)
+    if settings.tensor_parallel_size > 1:
+        volumes.append(_SHARED_MEMORY)
+        mounts.append({"name": "skirret-shm", "mountPath": "/dev/shm"})
     container: Object = {
         "name": CONTAINER,
         "image": profile.image or config.images.server,
         "imagePullPolicy": config.images.pull_policy,
         "command": ["python3", "-m", "skirret_server", "serve", source],
-        "args": _arguments(spec, profile, config),
+        "args": _arguments(settings, config),
         "env": by_name(_ENV, *(plain(overlay.env) for overlay in overlays)),
         "envFrom": _credentials(spec.model),
         "ports": [{"name": "http", "containerPort": internal.SERVER_PORT, "protocol": "TCP"}],
@@ -101,7 +105,10 @@ def pod_template(
     }
 
 
-def deployment(model: Object, template: Object, replicas: int, rollout: Rollout) -> Object:
+def deployment(
+    model: Object, template: Object, replicas: int, rollout: Rollout, *, surges: bool
+) -> Object:
+    """`surges`: each new pod comes before its old one goes."""
     deadline = seconds(rollout.progress_deadline)
     return child(
         DEPLOYMENT,
@@ -113,7 +120,7 @@ def deployment(model: Object, template: Object, replicas: int, rollout: Rollout)
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": deadline,
             "selector": {"matchLabels": labels(model)},
-            "strategy": _strategy(rollout, replicas),
+            "strategy": _strategy(replicas, surges=surges),
             "template": template,
         },
     )
@@ -139,6 +146,17 @@ def service(model: Object) -> Object:
     )
 
 
+def disruption_budget(model: Object) -> Object:
+    """Of several replicas at most one at a time; the hold covers for a single one."""
+    return child(
+        BUDGET,
+        model,
+        model["metadata"]["name"],
+        labels(model),
+        spec={"maxUnavailable": 1, "selector": {"matchLabels": labels(model)}},
+    )
+
+
 def by_name_and_path(*layers: list[Object]) -> list[Object]:
     """Mounts of all layers; what a later layer mounts on a path wins."""
     found = {mount["mountPath"]: mount for layer in layers for mount in layer}
@@ -150,8 +168,14 @@ _ENV: list[Object] = [
     {"name": "HOME", "value": "/tmp"},
     {"name": "XDG_CACHE_HOME", "value": CACHE_DIR},
     {"name": "HF_HOME", "value": f"{CACHE_DIR}/huggingface"},
+    {"name": "FLASHINFER_WORKSPACE_BASE", "value": CACHE_DIR},
     {"name": "PYTHONUNBUFFERED", "value": "1"},
 ]
+
+
+_GPU = "nvidia.com/gpu"
+# Through it the processes of several GPUs talk; a container's own has 64 MiB, which is too little.
+_SHARED_MEMORY: Object = {"name": "skirret-shm", "emptyDir": {"medium": "Memory"}}
 
 
 def _weights(model: ModelSource) -> tuple[str, list[Object], list[Object]]:
@@ -171,17 +195,24 @@ def _weights(model: ModelSource) -> tuple[str, list[Object], list[Object]]:
     return (f"{model.source}@{model.revision}" if model.revision else model.source), [], []
 
 
-def _arguments(spec: InferenceModelSpec, profile: Profile, config: OperatorConfig) -> list[str]:
-    said = profile.server.model_dump(exclude_unset=True)
+def _settings(spec: InferenceModelSpec, profile: Profile) -> ServerSettings:
+    """What the profile says, the model's own over it; on several GPUs it is split over all."""
+    limits = (spec.resources or profile.resources).limits
+    said = {"tensor_parallel_size": max(1, int(limits.get(_GPU, 1)))}
+    said |= profile.server.model_dump(exclude_unset=True)
     if spec.server:
         said |= spec.server.model_dump(exclude_unset=True)
+    return ServerSettings.model_validate(said)
+
+
+def _arguments(settings: ServerSettings, config: OperatorConfig) -> list[str]:
     return [
         "--host=0.0.0.0",
         f"--port={internal.SERVER_PORT}",
         "--files=off",
         f"--internal-token-file={internal.TENANT_DIR}/token",
         f"--drain-timeout={config.timings.drain_seconds}",
-        *to_flags(ServerSettings.model_validate(said)),
+        *to_flags(settings),
     ]
 
 
@@ -215,17 +246,8 @@ def _last(overlays: list[Overlay], field: str) -> object:
     return next((value for value in reversed(said) if value), None)
 
 
-def _strategy(rollout: Rollout, replicas: int) -> Object:
-    # RollingUpdate with numbers of our own: with one replica, Kubernetes' defaults surge.
-    if rollout.strategy == "Surge":
-        return _rolling(surge=1, unavailable=0)
-    if rollout.strategy == "Recreate" or replicas < 2:
+def _strategy(replicas: int, *, surges: bool) -> Object:
+    if replicas < 2 and not surges:
         return {"type": "Recreate"}
-    return _rolling(surge=0, unavailable=1)
-
-
-def _rolling(*, surge: int, unavailable: int) -> Object:
-    return {
-        "type": "RollingUpdate",
-        "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
-    }
+    numbers = {"maxSurge": int(surges), "maxUnavailable": int(not surges)}
+    return {"type": "RollingUpdate", "rollingUpdate": numbers}

@@ -28,6 +28,12 @@ class Cause:
     message: str
     depth: int  # the deeper, the nearer to the root of the matter
     progress: Progress | None = None
+    crashes: int = 0  # of the container, as far as it has come back each time
+
+    @property
+    def is_final(self) -> bool:
+        """Whether starting the same once more promises nothing."""
+        return self.depth >= _FATAL or self.reason in _FINAL or self.crashes > 1
 
     @property
     def is_watched(self) -> bool:
@@ -38,6 +44,8 @@ class Cause:
 # Images, secrets and volumes a user gave wrongly, as kubelet calls them.
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": (?:ErrImagePull: )?')
+_FINAL = frozenset({"ErrImagePull", "OOMKilled"})
+_FATAL = 9  # the server itself has said why it gave up
 _WATCHED = 4  # from here on, causes are told by the status of pods and Deployments
 _STARTING = Cause("Starting", "waiting for the pod to start", depth=0)
 
@@ -128,7 +136,8 @@ def _of_crash(ended: Object, seen: Object, pod: Object, container: str) -> Cause
     if isinstance(fatal, Cause):
         return fatal
     message = f"exit code {ended['exitCode']}" + (f": {fatal}" if fatal else "") + again
-    return Cause("CrashLoopBackOff" if restarts else "Crashed", message, depth=7)
+    crashes = restarts if "running" in seen.get("state", {}) else restarts + 1
+    return Cause("CrashLoopBackOff" if restarts else "Crashed", message, depth=7, crashes=crashes)
 
 
 def _last_words(log: str) -> Cause | str:
@@ -138,7 +147,7 @@ def _last_words(log: str) -> Cause | str:
         if line.startswith(FATAL):
             try:
                 said = json.loads(line.removeprefix(FATAL))
-                return Cause(str(said["reason"]), str(said["message"]), depth=9)
+                return Cause(str(said["reason"]), str(said["message"]), depth=_FATAL)
             except (ValueError, KeyError, TypeError):
                 return line
     return lines[-1] if lines else ""

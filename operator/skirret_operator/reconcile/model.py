@@ -13,11 +13,18 @@ from skirret_api.parts import Object, seconds
 from skirret_operator.build import revision as revisions
 from skirret_operator.build.metadata import is_ours
 from skirret_operator.build.revision import Revision, controller_revision
-from skirret_operator.build.server import deployment, labels, pod_template, service
+from skirret_operator.build.server import (
+    deployment,
+    disruption_budget,
+    labels,
+    pod_template,
+    service,
+)
 from skirret_operator.reconcile.difference import differs, is_going, stamped
-from skirret_operator.reconcile.model_status import Decision, report, revision_of
+from skirret_operator.reconcile.model_status import Decision, report
 from skirret_operator.reconcile.observed import ObservedModel
 from skirret_operator.reconcile.plan import Blocked, Plan, invalid
+from skirret_operator.reconcile.rollout import Course, course, last_good, revision_of
 
 
 def reconcile(model: Object, observed: ObservedModel, config: OperatorConfig, now: float) -> Plan:
@@ -30,21 +37,35 @@ def reconcile(model: Object, observed: ObservedModel, config: OperatorConfig, no
 
     template = _template(model, spec, config)
     known = [revisions.stored(live) for live in observed.revisions]
-    target = _target(model, known, template)
+    asked = _asked(model, known, template, now)
     # Without a target, what serves goes on as the newest revision has it.
-    chosen = target or max(known, key=lambda each: each.number, default=None)
+    target = asked or max(known, key=lambda each: each.number, default=None)
     stop = _stop(model, observed)
+    way = None
+    if target is not None and stop is None:
+        patience = config.timings.surge_seconds
+        way = course(model, spec, observed, known, target, now, patience)
+    blocked = stop or (template if asked is None and isinstance(template, Blocked) else None)
     decision = Decision(
         wanted=spec.replicas,
         deadline=seconds((spec.rollout or Rollout()).progress_deadline),
-        target=target,
-        update_available=_is_newer(template, target),
-        blocked=stop or (template if target is None and isinstance(template, Blocked) else None),
+        target=way.target if way and asked else asked,
+        update_available=_is_newer(template, asked),
+        waits=way.waits if way else None,
+        blocked=blocked or (way.blocked if way else None),
+        again=way.again if way else None,
     )
+    plan = report(model, observed, decision, config, now)
+    if way is None:
+        return plan
     return replace(
-        report(model, observed, decision, config, now),
-        apply=() if stop or chosen is None else _apply(model, spec, observed, chosen),
-        delete=_superseded(known, target, observed.pods),
+        plan,
+        apply=_apply(model, spec, observed, way),
+        delete=(
+            *way.idle_preflights,
+            *_needless_budget(spec, observed),
+            *_superseded(known, way, observed),
+        ),
     )
 
 
@@ -59,16 +80,16 @@ def _template(model: Object, spec: InferenceModelSpec, config: OperatorConfig) -
     return pod_template(model, spec, profile, config, digest)
 
 
-def _target(
-    model: Object, known: Sequence[Revision], template: Object | Blocked
+def _asked(
+    model: Object, known: Sequence[Revision], template: Object | Blocked, now: float
 ) -> Revision | None:
     """The revision `spec` asks for: a stored one with its stored template, or a new one."""
     said = revisions.inputs(model)
     newest = max((each.number for each in known), default=0)
     for each in known:
         if each.name == revisions.digest(said):
-            return each if each.number == newest else replace(each, number=newest + 1)
-    return None if isinstance(template, Blocked) else Revision(said, template, newest + 1)
+            return each if each.number == newest else each.again(newest + 1, now)
+    return None if isinstance(template, Blocked) else Revision(said, template, newest + 1, now)
 
 
 def _is_newer(template: Object | Blocked, target: Revision | None) -> bool:
@@ -79,7 +100,7 @@ def _stop(model: Object, observed: ObservedModel) -> Blocked | None:
     """Why nothing may be written."""
     if observed.refusal is not None:
         return Blocked("Refused", observed.refusal)
-    for live in (observed.deployment, observed.service):
+    for live in (observed.deployment, observed.service, observed.budget):
         if live is not None and not is_ours(live, labels(model)):
             what = f"{live['kind']} named {live['metadata']['name']}"
             return Blocked(
@@ -90,15 +111,22 @@ def _stop(model: Object, observed: ObservedModel) -> Blocked | None:
 
 
 def _apply(
-    model: Object, spec: InferenceModelSpec, observed: ObservedModel, chosen: Revision
+    model: Object, spec: InferenceModelSpec, observed: ObservedModel, way: Course
 ) -> tuple[Object, ...]:
     """What differs from what there should be; the revision before the Deployment made from it."""
-    rollout = spec.rollout or Rollout()
+    rollout, template = spec.rollout or Rollout(), way.chosen.template
     wanted = [
-        (chosen.live, controller_revision(model, chosen)),
-        (observed.deployment, deployment(model, chosen.template, spec.replicas, rollout)),
+        (way.target.live, controller_revision(model, way.target)),
+        (
+            observed.deployment,
+            deployment(model, template, spec.replicas, rollout, surges=way.surges),
+        ),
         (observed.service, service(model)),
     ]
+    if way.preflight is not None:
+        wanted.append((None, way.preflight))
+    if spec.replicas > 1:
+        wanted.append((observed.budget, disruption_budget(model)))
     return tuple(
         stamped(desired)
         for live, desired in wanted
@@ -106,11 +134,23 @@ def _apply(
     )
 
 
+def _needless_budget(spec: InferenceModelSpec, observed: ObservedModel) -> tuple[Object, ...]:
+    budget = observed.budget
+    return () if budget is None or spec.replicas > 1 or is_going(budget) else (budget,)
+
+
 def _superseded(
-    known: Sequence[Revision], target: Revision | None, pods: Sequence[Object]
+    known: Sequence[Revision], way: Course, observed: ObservedModel
 ) -> tuple[Object, ...]:
-    """Revisions beyond the last few, but none that is asked for or that a pod still runs."""
-    needed = {revision_of(pod) for pod in pods} | ({target.name} if target else set())
-    others = sorted((each for each in known if each.name not in needed), key=lambda r: -r.number)
+    """Revisions beyond the last few, but none that is needed still, or that a pod runs."""
+    needed = {revision_of(pod) for pod in observed.pods} | {way.target.name, way.chosen.name}
+    good = last_good(known, way.target)
+    if good is not None and not way.target.served:
+        needed.add(good.name)
+    others = sorted((r for r in known if r.name not in needed), key=_number, reverse=True)
     spare = max(0, revisions.KEPT - len(needed))
     return tuple(r.live for r in others[spare:] if r.live is not None and not is_going(r.live))
+
+
+def _number(revision: Revision) -> int:
+    return revision.number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from skirret_api.config import OperatorConfig
-from skirret_api.meta import MODEL_LABEL, REVISION_LABEL
+from skirret_api.meta import MODEL_LABEL
 from skirret_api.model import served_names
 from skirret_api.parts import Object
 from skirret_operator.build.revision import Revision
@@ -15,7 +15,8 @@ from skirret_operator.reconcile.conditions import Aspect, conditions, find
 from skirret_operator.reconcile.difference import is_going
 from skirret_operator.reconcile.observed import ObservedModel
 from skirret_operator.reconcile.plan import Blocked, Note, Plan
-from skirret_operator.reconcile.times import epoch, in_words
+from skirret_operator.reconcile.rollout import is_ready, revision_of
+from skirret_operator.reconcile.times import epoch, in_words, sooner
 
 # Most of what a model waits for is told by a watch; the rest is looked up this often.
 _LOOK_AGAIN_SECONDS = 5.0
@@ -31,7 +32,9 @@ class Decision:
     deadline: float = 0
     target: Revision | None = None  # None: it can't be made
     update_available: bool = False
+    waits: Cause | None = None  # for what comes before its pods
     blocked: Blocked | None = None
+    again: float | None = None  # seconds
 
 
 def report(
@@ -70,20 +73,8 @@ def report(
     return Plan(
         status=status if status != before else None,
         note=_note(find(before, "Ready"), ready),
-        again=_again(decision, pods, left, config),
+        again=sooner(decision.again, _again(decision, pods, left, config)),
     )
-
-
-def is_ready(pod: Object) -> bool:
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in pod.get("status", {}).get("conditions", [])
-    )
-
-
-def revision_of(pod: Object) -> str | None:
-    found: str | None = pod["metadata"].get("labels", {}).get(REVISION_LABEL)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +106,8 @@ class _Pods:
             serving=answering.count(target),
             target=target,
             answering=target if target in answering else next(iter(answering), None),
-            cause=deepest(
-                hanging, CONTAINER, observed.events, observed.progress, observed.deployment
-            ),
+            cause=decision.waits
+            or deepest(hanging, CONTAINER, observed.events, observed.progress, observed.deployment),
         )
 
     @property
@@ -173,8 +163,8 @@ def _waits_since(decision: Decision, before: Object, now: float) -> float:
     times = []
     if (ready := find(before, "Ready")) is not None:
         times.append(epoch(ready["lastTransitionTime"]))
-    if decision.target is not None and decision.target.live is not None:
-        times.append(epoch(decision.target.live["metadata"]["creationTimestamp"]))
+    if decision.target is not None:
+        times.append(decision.target.asked)
     return max(times, default=now)
 
 
@@ -221,4 +211,4 @@ def _note(before: Object | None, ready: Aspect) -> Note | None:
     return Note("Normal" if normal else "Warning", ready.reason, ready.message)
 
 
-_NO_NEWS = frozenset({"Starting", "Loading"})
+_NO_NEWS = frozenset({"Preparing", "Starting", "Loading"})

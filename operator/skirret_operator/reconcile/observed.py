@@ -14,7 +14,11 @@ from skirret_operator.reconcile.cause import Progress
 class ObservedModel:
     deployment: Object | None = None
     service: Object | None = None
+    budget: Object | None = None
     revisions: Sequence[Object] = ()
+    preflights: Sequence[Object] = ()  # Jobs
+    preflight_pods: Sequence[Object] = ()
+    cache_claim: Object | None = None  # the claim of spec.cache, if it is there
     pods: Sequence[Object] = ()
     events: Mapping[str, str] = field(default_factory=dict)  # why a pod hangs, by its name
     progress: Mapping[str, Progress] = field(default_factory=dict)  # by the pod's name

@@ -13,6 +13,11 @@ def epoch(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def sooner(*times: float | None) -> float | None:
+    """The earliest of those there are."""
+    return min((each for each in times if each is not None), default=None)
+
+
 def in_words(seconds: float) -> str:
     """As kubectl writes ages: 45s, 3m20s, 2h5m, 3d4h."""
     whole = max(0, round(seconds))

@@ -21,21 +21,8 @@ import yaml
 from aiohttp import web
 
 from skirret_api.parts import Object
-from skirret_operator.kinds import (
-    BATCH,
-    DEFINITION,
-    DEPLOYMENT,
-    EVENT,
-    JOB,
-    LEASE,
-    MODEL,
-    POD,
-    REVISION,
-    SERVICE,
-    Kind,
-)
+from skirret_operator.kinds import KINDS, Kind
 
-_SERVED = (MODEL, BATCH, DEPLOYMENT, REVISION, SERVICE, POD, EVENT, JOB, LEASE, DEFINITION)
 # Lists whose items are known by a key; server-side apply keeps the items of others.
 _KEYS = ("type", "name", "mountPath", "uid", "containerPort")
 
@@ -133,10 +120,10 @@ class ApiServer:
         app.router.add_get("/api", self._versions)
         app.router.add_get("/apis", self._groups)
         app.router.add_get("/version", self._versions)
-        for version in sorted({kind.api_version for kind in _SERVED}):
+        for version in sorted({kind.api_version for kind in KINDS}):
             root = f"/apis/{version}" if "/" in version else f"/api/{version}"
             app.router.add_get(root, self._resources(version))
-        for kind in _SERVED:
+        for kind in KINDS:
             path = kind.path("{namespace}")
             app.router.add_get(path, self._handler(kind, self._list_or_watch))
             app.router.add_post(path, self._handler(kind, self._create))
@@ -167,14 +154,14 @@ class ApiServer:
 
     async def _groups(self, _: web.Request) -> web.Response:
         groups = []
-        for version in sorted({kind.api_version for kind in _SERVED if "/" in kind.api_version}):
+        for version in sorted({kind.api_version for kind in KINDS if "/" in kind.api_version}):
             found = {"groupVersion": version, "version": version.partition("/")[2]}
             name = version.partition("/")[0]
             groups.append({"name": name, "versions": [found], "preferredVersion": found})
         return web.json_response({"groups": groups})
 
     def _resources(self, version: str) -> Any:
-        kinds = [kind for kind in _SERVED if kind.api_version == version]
+        kinds = [kind for kind in KINDS if kind.api_version == version]
         verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
         body = [
             {
@@ -367,7 +354,7 @@ def kubeconfig(url: str) -> str:
 
 
 def _kind(name: str) -> Kind:
-    return next(kind for kind in _SERVED if kind.name == name)
+    return next(kind for kind in KINDS if kind.name == name)
 
 
 def _key(kind: Kind, request: web.Request) -> tuple[str, str, str]:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 
 from skirret_api import internal
-from skirret_api.tenants import S3Store, read_store_settings
+from skirret_api.tenants import FolderStore, S3Store, read_store_settings
 from skirret_batch.completions import HttpCompletions
-from skirret_batch.store import BatchStore, Retries, StoreError, open_store
+from skirret_batch.store import Retries, StoreError, open_store
 from skirret_batch.worker import Worker, WorkerSettings
 from skirret_batch.worker.notify import Target, notify, read_key
 
@@ -35,18 +36,47 @@ def main() -> int:
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     try:
-        return asyncio.run(_work(arguments))
-    except StoreError as error:
-        return _give_up(type(error).__name__, str(error))
+        setup = _setup(arguments)
     except (OSError, ValueError) as error:
         return _give_up("BadSettings", str(error))
+    try:
+        return asyncio.run(_work(arguments, setup))
+    except StoreError as error:
+        return _give_up(type(error).__name__, str(error))
+    except OSError as error:
+        place = f"{gettempdir()}, where the input and the results are kept"
+        return _give_up("NoDisk", f"{place}: {error.strerror}; give this worker more of it")
 
 
-async def _work(arguments: argparse.Namespace) -> int:
-    settings = WorkerSettings(max_lines=arguments.max_lines, max_bytes=arguments.max_bytes)
-    target, uris = _target(arguments), _uris(arguments)
-    store = open_store(read_store_settings(arguments.store_file), _PATIENT)
-    token = arguments.token_file.read_text().strip()
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    settings: WorkerSettings
+    target: Target | None
+    store: S3Store | FolderStore
+    uris: S3Store | None
+    token: str
+
+
+def _setup(arguments: argparse.Namespace) -> _Setup:
+    """Raises OSError and ValueError."""
+    limits = WorkerSettings(
+        max_lines=arguments.max_lines,
+        max_bytes=arguments.max_bytes,
+        max_enqueued_tokens=arguments.max_enqueued_tokens,
+    )
+    return _Setup(
+        limits.but(arguments.set),
+        _target(arguments),
+        read_store_settings(arguments.store_file),
+        _uris(arguments),
+        arguments.token_file.read_text().strip(),
+    )
+
+
+async def _work(arguments: argparse.Namespace, setup: _Setup) -> int:
+    store = open_store(setup.store, _PATIENT)
+    uris = open_store(setup.uris, _PATIENT) if setup.uris else None
+    settings, token, target = setup.settings, setup.token, setup.target
     completions = HttpCompletions(arguments.gateway, token, settings.answer_timeout)
     worker = Worker(store, arguments.batch, completions, settings, slot=arguments.slot, uris=uris)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
@@ -65,7 +95,7 @@ async def _work(arguments: argparse.Namespace) -> int:
     return 0 if record.is_terminal else _STOPPED
 
 
-def _uris(arguments: argparse.Namespace) -> BatchStore | None:
+def _uris(arguments: argparse.Namespace) -> S3Store | None:
     """Another store that the batch's URIs are in. Raises OSError and ValueError."""
     if arguments.uris_store_file is None:
         return None
@@ -73,7 +103,7 @@ def _uris(arguments: argparse.Namespace) -> BatchStore | None:
     if not isinstance(settings, S3Store):
         # A folder would be one of this pod, where the namespace's secrets are.
         raise ValueError("storeSecretRef: store.json must be of kind s3")
-    return open_store(settings, _PATIENT)
+    return settings
 
 
 def _target(arguments: argparse.Namespace) -> Target | None:
@@ -114,13 +144,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-lines", type=int, default=defaults.max_lines)
     parser.add_argument("--max-bytes", type=int, default=defaults.max_bytes)
     parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another limit or wait of the worker, such as flush_after=2",
+    )
+    parser.add_argument(
+        "--max-enqueued-tokens",
+        type=int,
+        help="of prompts of the namespace's live batches; no limit by default",
+    )
+    parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )
     return parser
 
 
 def _give_up(reason: str, message: str) -> int:
-    print(internal.FATAL + json.dumps({"reason": reason, "message": message}), file=sys.stderr)
+    print(internal.fatal(reason, message), file=sys.stderr)
     return 1
 
 

@@ -22,7 +22,7 @@ from contextlib import aclosing
 from tempfile import TemporaryFile
 from typing import Any
 
-from skirret_batch import files
+from skirret_batch import files, quota
 from skirret_batch import record as records
 from skirret_batch.completions import Completions, CompletionsError, Template
 from skirret_batch.plan import Index, Keys, Plan, Reading, cut, decode_plan, first_model
@@ -46,7 +46,7 @@ from skirret_batch.worker.publish import publish, retract
 from skirret_batch.worker.rate import Rate
 from skirret_batch.worker.run import Job, Run
 from skirret_batch.worker.settings import WorkerSettings
-from skirret_batch.worker.shard import Board, Fenced, Holder, Shard, Tally
+from skirret_batch.worker.shard import FINAL, Board, Fenced, Holder, Shard, Tally
 from skirret_batch.worker.source import BadInput, Spool, bad_input, snapshot
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class Worker:
         self._notice(record)
         board = Board(self._store, self._id, plan, self._holder, self._settings, self._steady)
         if not self._ending:
-            await self._run(record, spool, board)
+            await self._run(record, plan, spool, board)
         await self._finish(spool, board)
 
     async def _fail(self, error: BadInput) -> None:
@@ -133,8 +133,8 @@ class Worker:
     async def _prepare(self, record: Record, spool: Spool) -> Plan:
         """Reads the input into the spool, and loads the plan or makes it."""
         record = await self._with_source(record)
+        plan = await self._load_plan(spool)
         try:
-            plan = await self._load_plan(spool)
             if plan is None:
                 return await self._make_plan(record, spool)
             async with aclosing(self._store.stream(record.source or "")) as pieces:
@@ -142,6 +142,12 @@ class Worker:
                     spool.write(piece)
             return plan
         except NotThere as error:
+            if plan is not None and not self._ending:
+                # Its results so far would be lost with it.
+                raise StoreRefused(
+                    f"{error}: the input of batch {self._id} is gone since it was validated; "
+                    "put it back, or cancel the batch"
+                ) from error
             raise bad_input("input_not_found", "The input is gone.") from error
 
     async def _with_source(self, record: Record) -> Record:
@@ -193,8 +199,11 @@ class Worker:
             errors = reading.errors(await self._identities(reading.models))
             if errors:
                 raise BadInput(errors)
-            order = await asyncio.to_thread(keys.order)
-            shared = await asyncio.to_thread(keys.shared_tokens, order)
+            await self._check_quota(reading.index)
+            ordered = await asyncio.to_thread(keys.sorted)
+            shared = await asyncio.to_thread(keys.shared_tokens, ordered)
+            groups = await asyncio.to_thread(keys.groups, ordered)
+            order = keys.order(groups, ordered)
         index = reading.index
         lines = min(settings.shard_lines, -(-len(order) // (4 * record.parallelism)))
         if record.parallelism == 1:
@@ -204,11 +213,22 @@ class Worker:
             order=order,
             ends=cut(order, index, lines=lines, tokens=settings.shard_tokens),
             shared=shared,
+            groups=groups,
         )
         # The index follows from the input alone. The plan may not, a template can change: so the
         # first one written is everybody's.
         spool.index = Index(await self._once("index.bin", bytes(index.packed)))
         return decode_plan(await self._once("plan.bin", plan.encode()))
+
+    async def _check_quota(self, index: Index) -> None:
+        tokens = sum(index[ordinal].tokens for ordinal in range(len(index)))
+        record = await self._change(records.measure, tokens)
+        most = self._settings.max_enqueued_tokens
+        if most is None:
+            return
+        live = await records.live(self._store, {})
+        if quota.is_over(record, (each for each, _ in live.values()), most):
+            raise bad_input("token_limit_exceeded", quota.message(most))
 
     async def _template(self, record: Record) -> Template:
         """How the model's prompts are made; a plain guess while no server is there to ask."""
@@ -246,8 +266,9 @@ class Worker:
 
     # in_progress → finalizing
 
-    async def _run(self, record: Record, spool: Spool, board: Board) -> None:
-        job = Job(self._id, record.batch.endpoint, record.batch.expires_at)
+    async def _run(self, record: Record, plan: Plan, spool: Spool, board: Board) -> None:
+        batch, workers = record.batch, record.parallelism
+        job = Job(self._id, batch.endpoint, batch.expires_at, record.priority, plan.groups, workers)
         run = Run(
             job,
             spool,
@@ -263,8 +284,10 @@ class Worker:
 
     async def _report(self, record: Record, board: Board, total: int) -> None:
         """Keeps the record's counts up to what is committed."""
+        await board.look()
+        reported = board.tally()
         rate = Rate(self._steady)
-        reported = Tally()
+        rate.progress(reported.completed + reported.failed, total, reported.usage.completion)
         looked_at = self._steady()
         while True:
             if record.parallelism > 1 and self._steady() - looked_at >= self._settings.flush_after:
@@ -282,7 +305,7 @@ class Worker:
 
     async def _finish(self, spool: Spool, board: Board) -> None:
         while self._ending.is_ours:
-            lease = await board.claim_final()
+            lease = await board.claim_right(FINAL)
             if lease is None:
                 await asyncio.sleep(self._settings.poll)
                 continue

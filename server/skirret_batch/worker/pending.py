@@ -1,7 +1,7 @@
 """Which line is asked next. Pure.
 
-Suspects, the lines that were in flight when an engine died, go first. One that saw two deaths runs
-alone; if the engine dies twice more, it is that line.
+Suspects, the lines that were in flight when an engine died, go first and alone. The accused, that
+were alone when it died again, wait until nothing else is left (`inquest`).
 """
 
 from __future__ import annotations
@@ -9,28 +9,8 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-_ALONE_FROM = 2  # deaths
-_GUILTY_FROM = 4
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """One line still to be answered."""
-
-    ordinal: int
-    shard: int
-    tries: int = 0  # that ended in a server's fault
-    deaths: int = 0  # of an engine while it was in flight
-
-    @property
-    def is_alone(self) -> bool:
-        return self.deaths >= _ALONE_FROM
-
-    @property
-    def is_poison(self) -> bool:
-        return self.deaths >= _GUILTY_FROM
+from skirret_batch.worker.inquest import Work
 
 
 class Pending:
@@ -38,34 +18,53 @@ class Pending:
         self._fresh: deque[Work] = deque()
         self._suspects: deque[Work] = deque()
         self._later: list[tuple[float, int, Work]] = []
+        self._accused: deque[Work] = deque()
         self._count = 0
 
     def __len__(self) -> int:
+        """Lines that are asked as soon as there is room: the accused wait for more than that."""
         return len(self._fresh) + len(self._suspects) + len(self._later)
+
+    @property
+    def accused(self) -> int:
+        return len(self._accused)
+
+    @property
+    def suspected(self) -> int:
+        """Lines that must be alone, the accused with them."""
+        return len(self._suspects) + len(self._accused)
 
     def add(self, works: Iterable[Work]) -> None:
         self._fresh.extend(works)
 
     def put_back(self, work: Work) -> None:
         """It was not carried out; it is the next again."""
-        (self._suspects if work.deaths else self._fresh).appendleft(work)
+        if work.is_accused:
+            self._accused.appendleft(work)
+        else:
+            (self._suspects if work.is_suspect else self._fresh).appendleft(work)
 
     def suspect(self, work: Work) -> None:
-        self._suspects.append(work)
+        (self._accused if work.is_accused else self._suspects).append(work)
 
     def retry(self, work: Work, at: float) -> None:
         self._count += 1  # breaks ties
         heapq.heappush(self._later, (at, self._count, work))
 
-    def take(self, now: float, in_flight: int) -> Work | None:
-        """The next line; None when none is due, or the next must wait to be alone."""
+    def take(self, now: float, in_flight: int, *, alone: bool = True) -> Work | None:
+        """The next line; None when none is due, or the next must wait to be alone.
+
+        Without the right to ask lines `alone`, suspects stay.
+        """
         while self._later and self._later[0][0] <= now:
             self.put_back(heapq.heappop(self._later)[2])
-        if self._suspects:
-            if self._suspects[0].is_alone and in_flight:
-                return None
-            return self._suspects.popleft()
+        if self._suspects and alone:
+            return None if in_flight else self._suspects.popleft()
         return self._fresh.popleft() if self._fresh else None
+
+    def take_accused(self) -> Work:
+        """For when nothing else is left."""
+        return self._accused.popleft()
 
     def wait(self, now: float) -> float:
         """How long until a line is due that isn't now."""
@@ -75,5 +74,6 @@ class Pending:
         """Forgets the lines of a shard that is no longer ours."""
         self._fresh = deque(work for work in self._fresh if work.shard != shard)
         self._suspects = deque(work for work in self._suspects if work.shard != shard)
+        self._accused = deque(work for work in self._accused if work.shard != shard)
         self._later = [each for each in self._later if each[2].shard != shard]
         heapq.heapify(self._later)

@@ -44,19 +44,25 @@ async def publish(
     """Writes the files, and their copies into `copies` where a BatchJob wants some."""
     output = await _Sheet.open(store, record, "output", part_size, copies)
     error = await _Sheet.open(store, record, "error", part_size, copies)
-    with _Results(len(spool.index)) as results:
-        for manifest in manifests.values():
-            await results.fetch(store, manifest)
-        for ordinal in range(len(spool.index)):
-            found = results.line(ordinal)
-            if found is None:
-                custom_id: str = spool.request(ordinal)["custom_id"]
-                line = lines.unfinished(record.id, ordinal, custom_id, _code(record))
-                await error.write(line)
-            else:
-                line, ok = found
-                await (output if ok else error).write(line)
-    return Published(await output.close(), await error.close())
+    try:
+        with _Results(len(spool.index)) as results:
+            for manifest in manifests.values():
+                await results.fetch(store, manifest)
+            for ordinal in range(len(spool.index)):
+                found = results.line(ordinal)
+                if found is None:
+                    custom_id: str = spool.request(ordinal)["custom_id"]
+                    line = lines.unfinished(record.id, ordinal, custom_id, _code(record))
+                    await error.write(line)
+                else:
+                    line, ok = found
+                    await (output if ok else error).write(line)
+        return Published(await output.close(), await error.close())
+    except StoreError:
+        # Of a batch that was discarded meanwhile nobody comes to do it.
+        await output.abort()
+        await error.abort()
+        raise
 
 
 async def retract(store: BatchStore, published: Published) -> None:
@@ -102,6 +108,9 @@ class _Sheet:
 
     async def write(self, line: bytes) -> None:
         await self._upload.write(line)
+
+    async def abort(self) -> None:
+        await self._upload.abort()
 
     async def close(self) -> str | None:
         if not self._upload.size:

@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from skirret_api.errors import ApiError, InvalidRequest
 from skirret_batch import lines
-from skirret_batch.completions import Answer, Broken, Completions, TimedOut, Unreachable
+from skirret_batch.completions import Answer, Broken, Completions, TimedOut, Turn, Unreachable
 from skirret_batch.lines import Result
 from skirret_batch.worker.beside import first_failure
 from skirret_batch.worker.ending import Ending
+from skirret_batch.worker.inquest import Inquest, Work
 from skirret_batch.worker.pace import Pace
-from skirret_batch.worker.pending import Pending, Work
+from skirret_batch.worker.pending import Pending
 from skirret_batch.worker.settings import WorkerSettings
-from skirret_batch.worker.shard import Board, Fenced, Shard
+from skirret_batch.worker.shard import ALONE, Board, Fenced, Shard
 from skirret_batch.worker.source import Spool
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 _NOT_CARRIED_OUT = frozenset({401, 403, 503})
 _TRY_AGAIN = frozenset({408, 409, 425})
 _ENGINE_DIED = 502
+_BREAKS = 3  # of the way to the gateway, before a line may be what ends gateways
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class Job:
     batch_id: str
     endpoint: str
     deadline: float
+    priority: int
+    groups: Sequence[int]  # by ordinal
+    workers: int = 1
+
+    def turn(self, ordinal: int) -> Turn:
+        group = self.groups[ordinal]
+        return Turn(self.deadline, self.priority, f"{group:08x}" if group else "")
 
 
 class Run:
@@ -63,9 +72,12 @@ class Run:
         self._jitter = jitter
         self._pace = Pace(settings.concurrency, settings.rest_first, settings.rest_longest)
         self._pending = Pending()
+        self._inquest = Inquest(shared=job.workers > 1)
         self._shards: dict[int, Shard] = {}
         self._in_flight: dict[asyncio.Task[None], Work] = {}
         self._claim_at = 0.0
+        self._alone: Shard | None = None  # the right to ask lines alone, among several workers
+        self._alone_at = 0.0
         self._moved = asyncio.Event()  # something the dispatcher waits for has happened
         ending.tell(self._moved.set)
         self._full = asyncio.Event()  # something the keeper waits for has
@@ -85,29 +97,76 @@ class Run:
     async def _dispatch(self, tasks: asyncio.TaskGroup) -> None:
         while not self._ending:
             self._moved.clear()
+            await self._seek_right()
             work = self._next()
+            if work is None and not await self._claim():
+                if self._is_done:
+                    return
+                work = self._try_accused()
+                if work is None:
+                    await self._wait()
             if work is not None:
                 task = tasks.create_task(self._ask(work))
                 self._in_flight[task] = work
                 task.add_done_callback(self._landed)
-            elif not await self._claim():
-                if self._is_done:
-                    return
-                await self._wait()
 
     @property
     def _is_done(self) -> bool:
-        busy = self._in_flight or len(self._pending) or self._shards
+        busy = self._in_flight or len(self._pending) or self._pending.accused or self._shards
         return not busy and self._board.is_over
 
     def _next(self) -> Work | None:
         now = self._clock()
-        return self._pending.take(now, len(self._in_flight)) if self._has_room(now) else None
+        if not self._has_room(now):
+            return None
+        return self._pending.take(now, len(self._in_flight), alone=self._may_ask_alone)
+
+    @property
+    def _may_ask_alone(self) -> bool:
+        return self._job.workers == 1 or self._alone is not None
+
+    async def _seek_right(self) -> None:
+        """One worker at a time asks suspects, or they would be suspects of each other."""
+        right, now = self._alone, self._clock()
+        if right is None:
+            if self._pending.suspected and self._job.workers > 1 and now >= self._alone_at:
+                self._alone = await self._board.claim_right(ALONE)
+                self._alone_at = now + self._settings.poll
+            return
+        try:
+            if self._pending.suspected or self._in_flight:
+                await right.tend()
+                return
+            await right.release()
+        except Fenced as error:
+            log.warning("%s", error)
+        self._alone = None
+        self._board.let_go(right)
+
+    def _try_accused(self) -> Work | None:
+        """What to ask about a line that seems to end engines; None when there is nothing to."""
+        if not self._pending.accused or len(self._pending) or not self._has_room(self._clock()):
+            return None
+        if self._in_flight or not self._may_ask_alone:
+            return None
+        work = self._pending.take_accused()
+        match self._inquest.verdict(work):
+            case "once more":
+                return work
+            case "ask another":
+                self._pending.put_back(work)
+                return self._inquest.another()
+            case "guilty":
+                message = "The engine died whenever it ran this request, the last time alone."
+                custom_id: str = self._spool.request(work.ordinal)["custom_id"]
+                self._give_up(work, custom_id, 500, message, "engine_died")
+                self._moved.set()
+        return None
 
     def _has_room(self, now: float) -> bool:
         if len(self._in_flight) >= self._pace.room(now):
             return False
-        if any(work.is_alone for work in self._in_flight.values()):
+        if any(work.is_suspect for work in self._in_flight.values()):
             return False
         buffered = sum(shard.buffered for shard in self._shards.values())
         return buffered < self._settings.most_buffered
@@ -153,12 +212,16 @@ class Run:
         sent = self._clock()
         try:
             answer = await self._completions.complete(
-                self._job.endpoint, json.dumps(body).encode(), self._job.deadline
+                self._job.endpoint, json.dumps(body).encode(), self._job.turn(work.ordinal)
             )
         except Unreachable as error:
             self._put_off(work, sent, str(error))
         except Broken as error:
-            self._suspect(work, custom_id, sent, str(error))
+            work.breaks += 1  # first of all it is the gateway that has gone
+            if work.breaks < _BREAKS:
+                self._put_off(work, sent, str(error))
+            else:
+                self._suspect(work, sent, str(error))
         except TimedOut as error:
             self._retry(work, custom_id, 504, str(error))
         except Exception as error:  # a fault of whoever answers must not be the batch's
@@ -175,7 +238,7 @@ class Run:
         elif status in _NOT_CARRIED_OUT and answer.may_be_repeated:
             self._put_off(work, sent, f"status {status}", answer.retry_after)
         elif status == _ENGINE_DIED:
-            self._suspect(work, custom_id, sent, f"status {status}")
+            self._suspect(work, sent, f"status {status}")
         elif (status in _TRY_AGAIN or status >= 500) and work.tries + 1 < self._settings.tries:
             self._retry(work, custom_id, status, f"status {status}")
         else:
@@ -188,6 +251,9 @@ class Run:
                 return
             now = self._clock()
             self._pace.answered(now, now - sent, result.usage.completion, answer.load)
+            if work.is_suspect and answer.load and answer.load.running + answer.load.waiting:
+                self._inquest.others_seen()  # of ours it was the only one
+            self._inquest.answered(work, now)
             self._settle(work, result)
 
     def _settle(self, work: Work, result: Result) -> None:
@@ -205,16 +271,13 @@ class Run:
         self._pace.away(self._clock(), sent, retry_after)
         self._pending.put_back(work)
 
-    def _suspect(self, work: Work, custom_id: str, sent: float, reason: str) -> None:
+    def _suspect(self, work: Work, sent: float, reason: str) -> None:
         """It was in flight when an engine died, and may be why."""
-        log.warning("batch %s: answer to a line broke off: %s", self._job.batch_id, reason)
-        self._pace.away(self._clock(), sent, None)
-        work.deaths += 1
-        if work.is_poison:
-            message = "The engine died whenever it ran this request, the last two times alone."
-            self._give_up(work, custom_id, 500, message, "engine_died")
-        else:
-            self._pending.suspect(work)
+        log.warning("batch %s: an engine died with a line: %s", self._job.batch_id, reason)
+        now = self._clock()
+        self._pace.away(now, sent, None)
+        self._inquest.died(work, sent, now)
+        self._pending.suspect(work)
 
     def _retry(self, work: Work, custom_id: str, status: int, reason: str) -> None:
         """A server's fault, of which a line gets only so many."""
@@ -299,4 +362,8 @@ def _refusal(body: dict[str, object]) -> ApiError | None:
     """What only a batch refuses; the rest is for the server to say."""
     if body.get("stream"):
         return InvalidRequest("Streaming is not supported in a batch.", param="stream")
+    try:
+        json.dumps(body, allow_nan=False)
+    except ValueError:  # 1e999 is JSON, and read as infinity
+        return InvalidRequest("A number in the body is too large.", code="invalid_value")
     return None

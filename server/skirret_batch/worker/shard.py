@@ -10,7 +10,7 @@ its own, and taking too early is safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel
 
@@ -20,7 +20,12 @@ from skirret_batch.record import folder_of
 from skirret_batch.store import BatchStore, Changed
 from skirret_batch.worker.settings import WorkerSettings
 
-FINAL = -1  # the number of the shard without lines, held by who publishes
+# Numbers of shards without lines, each a right that one worker of a batch has at a time:
+FINAL = -1  # to publish
+ALONE = -2  # to ask lines alone, and find out which of them ends engines
+
+_NAMES = {FINAL: "final", ALONE: "alone"}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
 
 
 class Fenced(Exception):
@@ -220,12 +225,10 @@ class Board:
                     return shard
         return None
 
-    async def claim_final(self) -> Shard | None:
-        """Takes the right to publish; None while another worker has it."""
+    async def claim_right(self, number: int) -> Shard | None:
+        """Takes FINAL or ALONE; None while another worker has it."""
         await self.look()
-        if not self._may_take(FINAL):
-            return None
-        return await self._take(FINAL)
+        return await self._take(number) if self._may_take(number) else None
 
     def let_go(self, shard: Shard) -> None:
         """We no longer work on this shard: it is over, released or lost."""
@@ -258,16 +261,22 @@ class Board:
     async def look(self) -> None:
         """Reads the manifests that changed since the last look."""
         prefix = f"{self._folder}commit/"
-        async for entry in self._store.list(prefix):
+        began = self._clock()
+        entries = [entry async for entry in self._store.list(prefix)]
+        if self._clock() - began > self._settings.renew_after:
+            # Nobody could show a sign in a store that was away: silence counts from now on.
+            for number, seen in self._seen.items():
+                self._seen[number] = replace(seen, since=self._clock())
+        for entry in entries:
             name = entry.key.removeprefix(prefix).removesuffix(".json")
-            number = FINAL if name == "final" else int(name)
-            seen = self._seen.get(number)
-            if number in self._mine or (seen is not None and seen.etag == entry.etag):
+            number = _NUMBERS[name] if name in _NUMBERS else int(name)
+            known = self._seen.get(number)
+            if number in self._mine or (known is not None and known.etag == entry.etag):
                 continue
             blob = await self._store.get(entry.key)
             manifest = Manifest.model_validate_json(blob.data)
             inherited = self._is_first_look and _replaces(self._holder, manifest.holder)
-            if seen is not None and seen.inherited and seen.manifest.holder == manifest.holder:
+            if known is not None and known.inherited and known.manifest.holder == manifest.holder:
                 inherited = True  # the one we replace had one more write on its way
             self._seen[number] = _Seen(manifest, blob.etag, self._clock(), inherited)
         self._is_first_look = False
@@ -277,7 +286,7 @@ class Board:
         return range(len(self._plan.ends))
 
     def _lines(self, number: int) -> Sequence[int]:
-        return () if number == FINAL else self._plan.shard(number)
+        return () if number < 0 else self._plan.shard(number)
 
     def _manifest(self, number: int) -> Manifest | None:
         if number in self._mine:
@@ -334,7 +343,7 @@ def _replaces(ours: Holder, theirs: Holder | None) -> bool:
 
 
 def _manifest_key(folder: str, number: int) -> str:
-    return f"{folder}commit/{'final' if number == FINAL else number}.json"
+    return f"{folder}commit/{_NAMES.get(number, number)}.json"
 
 
 def _encode(manifest: Manifest) -> bytes:

@@ -78,6 +78,15 @@ class Api:
         }
         return self._call("POST", "/v1/batches", json.dumps(wanted).encode(), headers)
 
+    def dry_run(self, wanted: Json) -> Json:
+        """What a create would come to."""
+        headers = {"content-type": "application/json"}
+        body = json.dumps(wanted).encode()
+        return self._call("POST", "/v1/batches?dry_run=true", body, headers)
+
+    def delete(self, file_id: str) -> None:
+        self._call("DELETE", _path("files", file_id))
+
     def batch(self, batch_id: str) -> Json:
         return self._call("GET", _path("batches", batch_id))
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import signal
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from skirret_api.openai import BatchError
 from skirret_cli.batches import lines
-from skirret_cli.batches.api import Api, ApiError, Refused
+from skirret_cli.batches.api import Api, ApiError, Away, Refused
 from skirret_cli.batches.follow import Screen, follow
 from skirret_cli.batches.words import (
     Json,
@@ -26,13 +29,14 @@ from skirret_cli.batches.words import (
     has_ended,
     is_whole,
     table,
+    valid,
 )
 
 FAILED, UNANSWERED, INTERRUPTED = 1, 3, 130
 EXIT_CODES = f"""\
 exit status:
   0    done; with --wait: the batch completed and every line was answered
-  {FAILED}    refused, or nobody answers; the last line says why
+  {FAILED}    refused, or nobody answers; the last line says why. validate: FILE has errors
   2    the command line is wrong
   {UNANSWERED}    with --wait: the batch ended, but some lines failed or were not run
   {INTERRUPTED}  interrupted; a batch that was submitted goes on
@@ -40,6 +44,7 @@ exit status:
 The server is --url or OPENAI_BASE_URL, {{url}} without them; its key OPENAI_API_KEY."""
 
 _URL = "http://127.0.0.1:30000/v1"
+_GZIP = ".gz"
 _MOST_LINES = 50_000
 _MOST_PAIRS = 16  # of metadata
 _NO_LIMIT = 2**31  # submitting, the server's own limit counts
@@ -112,20 +117,48 @@ def _submit(options: argparse.Namespace, session: Session) -> int:
             "completion_window": options.window,
             "metadata": dict(options.metadata) or None,
         }
-        return _start(options, session, file, options.file.name, wanted)
+        return _start(options, session, file, options.file.name.removesuffix(_GZIP), wanted)
 
 
 def _validate(options: argparse.Namespace, session: Session) -> int:
-    """check FILE on this machine and list everything wrong with it, by line"""
+    """check FILE and list everything wrong with it, by line; nothing is run"""
     with _requests(_opened(options.file), options.model) as file:
         examined = lines.examine(file, options.max_lines)
+        if not options.local and not examined.errors:
+            try:
+                examined = _examined_by_server(options, session, file, examined)
+            except Away as error:
+                session.screen.clear()
+                session.say(f"skirret: {error}: checked on this machine alone, models are not")
     if options.json or examined.errors:
         return _told_errors(options, session, examined)
-    session.give(
-        f"{options.file}: {examined.requests:,} lines to {examined.endpoint} for "
-        f"{', '.join(examined.models) or 'no model'}, prompts of about {examined.tokens:,} tokens"
-    )
+    session.give(f"{options.file}: {valid(examined)}")
     return 0
+
+
+def _examined_by_server(
+    options: argparse.Namespace, session: Session, file: IO[bytes], examined: lines.Examined
+) -> lines.Examined:
+    """By a dry run: it knows the models and how fast they were. Leaves nothing there."""
+    uploaded = _uploaded(session, file, options.file.name.removesuffix(_GZIP))
+    try:
+        said = session.api.dry_run(
+            {
+                "input_file_id": uploaded["id"],
+                "endpoint": examined.endpoint,
+                "completion_window": "24h",
+            }
+        )
+    finally:
+        session.api.delete(uploaded["id"])
+    errors = (said["errors"] or {"data": []})["data"]
+    return replace(
+        examined,
+        tokens=said["usage"]["input_tokens"],
+        is_estimated=said["estimated"],
+        seconds=said["estimated_seconds"],
+        errors=tuple(BatchError.model_validate(error) for error in errors),
+    )
 
 
 def _list(options: argparse.Namespace, session: Session) -> int:
@@ -179,7 +212,11 @@ def _results(options: argparse.Namespace, session: Session) -> int:
     with part.open("wb") as target:
         target.writelines(pieces)
     part.replace(options.output)
-    session.say(f"{options.output}: {options.output.stat().st_size:,} bytes")
+    size = options.output.stat().st_size
+    if options.json:
+        session.give(json.dumps({"file": str(options.output), "bytes": size}))
+    else:
+        session.say(f"{options.output}: {size:,} bytes")
     return 0
 
 
@@ -214,27 +251,40 @@ def _retry(options: argparse.Namespace, session: Session) -> int:
 def _start(
     options: argparse.Namespace, session: Session, file: IO[bytes], name: str, wanted: Json
 ) -> int:
+    uploaded = _uploaded(session, file, name)
+    batch = session.api.create(
+        {"input_file_id": uploaded["id"], **{k: v for k, v in wanted.items() if v is not None}}
+    )
+    if options.wait:
+        return _awaited(options, session, batch, is_new=True)
+    session.give(json.dumps(batch) if options.json else batch["id"])
+    return 0
+
+
+def _uploaded(session: Session, file: IO[bytes], name: str) -> Json:
     screen, size = session.screen, file.seek(0, 2)
     uploaded = session.api.upload(
         name, file, lambda sent: screen.show(f"uploading  {100 * sent // size}% of {size:,} bytes")
     )
     screen.clear()
-    batch = session.api.create(
-        {"input_file_id": uploaded["id"], **{k: v for k, v in wanted.items() if v is not None}}
-    )
-    if options.wait:
-        session.say(batch["id"])
-        return _awaited(options, session, batch)
-    session.give(json.dumps(batch) if options.json else batch["id"])
-    return 0
+    return uploaded
 
 
-def _awaited(options: argparse.Namespace, session: Session, batch: Json) -> int:
+def _awaited(
+    options: argparse.Namespace, session: Session, batch: Json, *, is_new: bool = False
+) -> int:
     try:
+        if is_new:  # in here: whoever reads the id may interrupt at once
+            session.say(batch["id"])
         ended = follow(session.api, batch["id"], session.screen, session.clock, session.sleep)
     except KeyboardInterrupt:
         session.screen.clear()
-        session.say(f"it goes on without you: skirret batch show {batch['id']} --wait")
+        where = f" --url={options.url}" if options.url else ""
+        session.say(
+            f"{batch['id']} goes on without you\n"
+            f"  to look again: skirret batch show {batch['id']} --wait{where}\n"
+            f"  to stop it:    skirret batch cancel {batch['id']}{where}"
+        )
         raise
     session.give(json.dumps(ended) if options.json else ending(ended))
     return 0 if is_whole(ended) else UNANSWERED
@@ -266,7 +316,12 @@ def _input_of(batch: Json, given: Path | None, api: Api) -> IO[bytes]:
 def _opened(path: Path) -> IO[bytes]:
     if path.is_dir():
         raise Unusable(f"{path} is a folder; a batch is one .jsonl file")
-    return path.open("rb")
+    if path.suffix != _GZIP:
+        return path.open("rb")
+    try:
+        return lines.decompressed(path)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Unusable(f"{path} is no whole gzip file: {error}") from error
 
 
 def _told_errors(options: argparse.Namespace, session: Session, examined: lines.Examined) -> int:
@@ -277,7 +332,9 @@ def _told_errors(options: argparse.Namespace, session: Session, examined: lines.
             "endpoint": examined.endpoint,
             "requests": examined.requests,
             "models": examined.models,
-            "estimated_prompt_tokens": examined.tokens,
+            "prompt_tokens": examined.tokens,
+            "estimated": examined.is_estimated,
+            "estimated_seconds": examined.seconds,
             "errors": errors,
         }
         session.give(json.dumps(told))
@@ -332,10 +389,12 @@ def add_to(commands: Any) -> None:
         )
         each.set_defaults(carry_out=command)
         each.add_argument("--url", help="the server, as https://host/v1")
-        if name != "results":
-            each.add_argument("--json", action="store_true", help="print JSON")
+        help_ = "print JSON; lines are JSON without it" if name == "results" else "print JSON"
+        each.add_argument("--json", action="store_true", help=help_)
         if name in _TAKE_FILE:
-            each.add_argument("file", metavar="FILE", type=Path, help="requests, one a line")
+            each.add_argument(
+                "file", metavar="FILE", type=Path, help="requests, one a line; .jsonl or .jsonl.gz"
+            )
         elif name != "ls":
             each.add_argument("id", metavar="ID", help="the batch's id")
     for name in ("submit", "retry", "validate"):
@@ -361,6 +420,9 @@ def add_to(commands: Any) -> None:
     )
     of["retry"].add_argument(
         "--input", type=Path, metavar="FILE", help="the first batch's input, if it was deleted"
+    )
+    of["validate"].add_argument(
+        "--local", action="store_true", help="ask no server: models are not checked then"
     )
     of["validate"].add_argument(
         "--max-lines", type=_count, default=_MOST_LINES, help="the server's limit (%(default)s)"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -21,8 +23,10 @@ class Examined:
     endpoint: str
     requests: int
     models: tuple[str, ...]
-    tokens: int  # of the prompts, estimated
+    tokens: int  # of the prompts
     errors: tuple[BatchError, ...]
+    is_estimated: bool = True  # the tokens
+    seconds: float | None = None  # that a batch of it may take, where a server knows
 
 
 def examine(file: IO[bytes], most_lines: int) -> Examined:
@@ -71,6 +75,12 @@ def custom_ids(pieces: Iterable[bytes]) -> set[str]:
     """Of an output or error file."""
     with written(pieces) as file:
         return {json.loads(line)["custom_id"] for line in _lines(file) if line.strip()}
+
+
+def decompressed(path: Path) -> IO[bytes]:
+    """What a gzip file holds. Raises OSError or EOFError for one that is broken."""
+    with gzip.open(path) as file:
+        return written(iter(lambda: file.read(_PIECE), b""))
 
 
 def written(pieces: Iterable[bytes]) -> IO[bytes]:

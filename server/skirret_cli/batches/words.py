@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from skirret_api.openai import TERMINAL
+from skirret_cli.batches.lines import Examined
 
 Json = dict[str, Any]
 
@@ -54,6 +55,17 @@ def ending(batch: Json) -> str:
         words.append(f"{tokens:,} tokens generated")
     took = span(_ended_at(batch) - batch["created_at"])
     return "\n".join([f"{batch['status']}: {', '.join(words)}, in {took}", *faults(batch)])
+
+
+def valid(examined: Examined) -> str:
+    """What a file without errors holds."""
+    about = "about " if examined.is_estimated else ""
+    took = "" if examined.seconds is None else f", to be answered in about {span(examined.seconds)}"
+    return (
+        f"{examined.requests:,} lines to {examined.endpoint} for "
+        f"{', '.join(examined.models) or 'no model'}, prompts of {about}{examined.tokens:,} tokens"
+        f"{took}"
+    )
 
 
 def faults(batch: Json) -> list[str]:
@@ -108,6 +120,11 @@ def table(batches: Iterable[Json], now: float) -> str:
                 span(now - batch["created_at"]),
             )
         )
+    return columns(rows)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Lines whose cells stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

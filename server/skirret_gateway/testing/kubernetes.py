@@ -32,6 +32,7 @@ class EmulatedApiServer:
     def __init__(self) -> None:
         self.lists = 0
         self.failures: list[int] = []  # statuses that the next requests are answered with
+        self.page_failures: list[int] = []  # the same for further pages of lists
         self.is_silent = False  # watches stay open and tell nothing
         self._objects: dict[tuple[str, str], dict[str, Object]] = {}
         self._changes: list[_Change] = []
@@ -87,6 +88,9 @@ class EmulatedApiServer:
     async def _get(self, request: web.Request) -> web.StreamResponse:
         if self.failures:
             status = self.failures.pop(0)
+            return web.json_response(_status(status), status=status)
+        if self.page_failures and request.query.get("continue"):
+            status = self.page_failures.pop(0)
             return web.json_response(_status(status), status=status)
         if request.query.get("watch"):
             return await self._watch(request)

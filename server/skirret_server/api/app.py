@@ -213,13 +213,15 @@ async def _watch(receive: Receive, request: Request) -> None:
 
 
 def _internal_caller(headers: Mapping[str, str]) -> Caller:
-    deadline = headers.get(internal.DEADLINE)
+    deadline, blocks = headers.get(internal.DEADLINE), headers.get(internal.BLOCKS)
     return Caller(
         is_internal=True,
         lane="batch" if headers.get(internal.LANE) == internal.BATCH else "interactive",
         served_name=headers.get(internal.SERVED_NAME),
         owner=headers.get(internal.OWNER, ""),
+        priority=int(headers.get(internal.PRIORITY, "0")),
         deadline=float(deadline) if deadline else None,
+        blocks=tuple(blocks.split(",")[: internal.MAX_BLOCKS]) if blocks else (),
     )
 
 

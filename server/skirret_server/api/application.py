@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from skirret_api import internal
 from skirret_server.api.answer import Pace
 from skirret_server.api.app import Access, App, Mount, Route
 from skirret_server.api.completions import Completions
@@ -54,6 +55,7 @@ def application(
             Route("/ready", {"GET": probes.ready}, is_open=True),
             Route("/status", {"GET": probes.status}, is_open=True),
             Route("/metrics", {"GET": probes.metrics}, is_open=True),
+            Route(internal.CACHE_EVENTS, {"GET": probes.cache_events}),
             Route("/generate", {"POST": native.generate}),
             Route("/tokenize", {"POST": native.tokenize}),
             Route("/detokenize", {"POST": native.detokenize}),

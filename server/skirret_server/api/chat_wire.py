@@ -31,8 +31,8 @@ class ChatWire:
         self._n = n
         self._has_logprobs = has_logprobs
         self._tools = tools
-        self._is_plain = tools is None and not has_logprobs
         self._callings = [Calling(tools) for _ in range(n)] if tools else []
+        self._is_plain = tools is None and not has_logprobs
 
     def opening(self) -> bytes:
         """The role, once for every choice."""
@@ -41,8 +41,8 @@ class ChatWire:
 
     def chunks(self, step: Step) -> bytes:
         piece, index, out = step.piece, step.index, b""
-        if piece.text and self._is_plain and piece.ending is None and not piece.reasoning:
-            return self._chunk(index, f'{{"content":{wire.string(piece.text)}}}')
+        if self._is_plain and not piece.reasoning and piece.ending is None:  # nearly every one
+            return self._said(index, piece.text) if piece.text else b""
         deltas = self._deltas(index, piece)
         if piece.entries and not deltas:
             deltas = ["{}"]
@@ -53,6 +53,9 @@ class ChatWire:
         if piece.ending is not None:
             out += self._end(index, piece.ending)
         return out
+
+    def _said(self, index: int, text: str) -> bytes:
+        return self._chunk(index, f'{{"content":{wire.string(text)}}}')
 
     def last(self) -> bytes:
         return self._frame.last()

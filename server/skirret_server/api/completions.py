@@ -23,6 +23,7 @@ from skirret_server.api.asks import (
 )
 from skirret_server.api.calling import Tools
 from skirret_server.api.chat_wire import ChatWire
+from skirret_server.api.checking import AnswerCheck
 from skirret_server.api.chunks import Frame, Head
 from skirret_server.api.exchange import Caller, Request
 from skirret_server.api.generation import Choice, Generation, Step, Task, Usage, Work
@@ -203,6 +204,7 @@ class Completions:
         self._lifecycle.enter(request.running, rid)
         generation.texts = self._lifecycle.texts
         last: float | None = None
+        check = self._check(generation)
         try:
             async with aclosing(generation.steps()) as batches:
                 async for steps in batches:
@@ -212,13 +214,27 @@ class Completions:
                     else:
                         self._metrics.inter_token_latency.observe(now - last)
                     last = now
+                    if check is not None:
+                        check.add(steps)
                     yield steps
+            if check is not None:
+                await check.finish()
             self._metrics.e2e_latency.observe(self._clock() - request.started)
         except Overloaded as error:
             raise self._lifecycle.refuse(error) from error
         finally:
             self._lifecycle.leave(request.running)
             request.facts |= asdict(generation.usage)
+
+    def _check(self, generation: Generation) -> AnswerCheck | None:
+        served, work = self._lifecycle.served, generation.work
+        if served is None or not served.checks_structured:
+            return None
+        if all(task.grammar is None for task in work.tasks):
+            return None
+        ends = frozenset(generation.engine.info.eos_token_ids)
+        checked, violations = self._metrics.structured_checks, self._metrics.structured_violations
+        return AnswerCheck(work, generation.tokenizer, ends, checked, violations)
 
 
 def served_name(asked: str, served: Served, caller: Caller) -> str:
@@ -359,8 +375,11 @@ def _generation(
         # Nothing raises a lane.
         lane="batch" if common.service_tier == "flex" else caller.lane,
         priority=common.priority,
+        batch_priority=caller.priority,
         deadline=caller.deadline,
         tenant=caller.owner,
+        blocks=caller.blocks,
+        body_bytes=len(request.body),
     )
     return Generation(served.engine, served.tokenizer, work)
 

@@ -31,7 +31,9 @@ class Caller:
     lane: Lane = "interactive"
     served_name: str | None = None
     owner: str = ""
+    priority: int = 0  # of the batch
     deadline: float | None = None
+    blocks: tuple[str, ...] = ()  # hashes of the prompt's raw bytes, 512 at a time, each chained
 
 
 @dataclass(slots=True)

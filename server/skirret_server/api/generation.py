@@ -7,9 +7,11 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import TYPE_CHECKING, Protocol, cast
 
 from skirret_api.errors import ApiError, InvalidRequest, Overloaded, ServerFault
+from skirret_api.internal import BLOCK_BYTES
 from skirret_server.api.lifecycle import draining
 from skirret_server.api.prompts import Prompt
 from skirret_server.core import (
@@ -57,13 +59,17 @@ class Work:
     n: int = 1
     lane: Lane = "interactive"
     priority: int = 0
+    batch_priority: int = 0
     deadline: float | None = None
     tenant: str = ""
+    blocks: Sequence[str] = ()  # of the one prompt
+    body_bytes: int = 1  # of the request
 
     def task(self, index: int) -> Task:
         return self.tasks[index // self.n]
 
     def requests(self) -> list[GenerateRequest]:
+        blocks = self._depths() if self.blocks and len(self.tasks) == 1 else ()
         return [
             GenerateRequest(
                 id=f"{self.id}-{index}",
@@ -71,12 +77,20 @@ class Work:
                 sampling=_derived(self.task(index).sampling, index % self.n),
                 lane=self.lane,
                 priority=self.priority,
+                batch_priority=self.batch_priority,
                 deadline=self.deadline,
                 tenant=self.tenant,
                 grammar=_started(self.task(index).grammar),
+                blocks=blocks,
             )
             for index in range(len(self.tasks) * self.n)
         ]
+
+    def _depths(self) -> list[tuple[str, int]]:
+        """Where in the prompt's tokens each block ends: nearly, for tokens are not equally long."""
+        tokens = len(self.tasks[0].prompt.ids)
+        share = min(BLOCK_BYTES / self.body_bytes, 1 / len(self.blocks))
+        return [(block, ceil(tokens * share * at)) for at, block in enumerate(self.blocks, 1)]
 
 
 @dataclass(slots=True)
@@ -87,7 +101,7 @@ class Usage:
     reasoning_tokens: int = 0  # of the completion's
 
 
-@dataclass(slots=True)  # as Piece
+@dataclass(slots=True)  # not frozen, as `core.Update`
 class Step:
     """One update of one choice."""
 

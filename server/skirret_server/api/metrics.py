@@ -58,6 +58,17 @@ class Metrics:
             registry=self._registry,
         )
 
+        self.structured_checks = Counter(
+            f"{PREFIX}structured_checks",
+            "Structured answers that were checked after they ended",
+            registry=self._registry,
+        )
+        self.structured_violations = Counter(
+            f"{PREFIX}structured_violations",
+            "Those that broke what was asked of them: must stay 0",
+            registry=self._registry,
+        )
+
     def page(self) -> bytes:
         page: bytes = generate_latest(self._registry)
         return page

@@ -196,6 +196,7 @@ class _NativeAsk:
             n=n,
             lane=request.caller.lane,
             priority=checked.get("priority", 0),
+            batch_priority=request.caller.priority,
             deadline=request.caller.deadline,
             tenant=request.caller.owner,
         )

@@ -89,6 +89,7 @@ def _stop(most: int) -> Shape:
 _EBNF = String(1, 100_000)
 _REGEX = String(1, 100_000)
 _SCHEMA = Either((Map(Anything()), Boolean(), String(1), Array(Anything())))
+_TAGS = Either((Map(Anything()), String(1)))
 _CHOICE = Array(String(1), min=1, max=10_000)
 _NAME = "[A-Za-z0-9_-]{1,64}"
 _TOKEN_ID = Integer(0, INT32)
@@ -116,8 +117,10 @@ SAMPLING: dict[str, Parameter] = {
     "spaces_between_special_tokens": _ignored(Boolean(), "no spaces are ever put between"),
     "regex": Parameter(_REGEX, note="the whole text matches"),
     "json_schema": Parameter(_SCHEMA, note="as an object, or as JSON in a string"),
-    "ebnf": Parameter(_EBNF, note="without recursion"),
-    "structural_tag": _refused("structural tags are not built yet"),
+    "ebnf": Parameter(_EBNF, note="recursion to a stated depth"),
+    "structural_tag": Parameter(
+        _TAGS, note="free text with grammars in it; as an object, or as JSON in a string"
+    ),
     "guided_regex": Parameter(_REGEX, note="vLLM's name for regex"),
     "guided_json": Parameter(_SCHEMA, note="vLLM's name for json_schema"),
     "guided_choice": Parameter(_CHOICE, note="one of these texts"),
@@ -129,6 +132,7 @@ SAMPLING: dict[str, Parameter] = {
                 "regex": Field(_REGEX),
                 "choice": Field(_CHOICE),
                 "grammar": Field(_EBNF),
+                "structural_tag": Field(_TAGS),
             }
         ),
         note="vLLM's; one of its fields",
@@ -180,6 +184,14 @@ _RESPONSE_FORMAT = Tagged(
                     ),
                     True,
                 ),
+            }
+        ),
+        "structural_tag": Object(
+            {
+                "type": Field(String(), True),
+                "structures": Field(Array(Anything())),
+                "triggers": Field(Array(String())),
+                "format": Field(Anything()),
             }
         ),
     },

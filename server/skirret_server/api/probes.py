@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import secrets
+import time
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any
+from urllib.parse import parse_qsl
 
 from skirret_api import __version__
-from skirret_api.errors import Unavailable
+from skirret_api.errors import InvalidRequest, NotFound, Unavailable
 from skirret_server.api import wire
 from skirret_server.api.answer import Reply
 from skirret_server.api.exchange import Request
@@ -21,6 +24,8 @@ from skirret_server.core import Sampling
 from skirret_server.text.choice import TextRules
 
 STEP_LIMIT = 30.0  # seconds one engine step may take before the server stops being ready
+_LONGEST_WAIT = 60.0  # seconds
+_NEWS_POLL = 0.1  # seconds
 
 
 class Probes:
@@ -29,6 +34,7 @@ class Probes:
         self._metrics = metrics
         self._uptime = uptime
         self._proof: asyncio.Lock = asyncio.Lock()
+        self._epoch = secrets.token_hex(8)  # of this life of the process
 
     async def health(self, request: Request) -> Reply:
         """The process lives."""
@@ -68,6 +74,30 @@ class Probes:
             }
         )
 
+    async def cache_events(self, request: Request) -> Reply:
+        """What `internal.CACHE_EVENTS` promises."""
+        if not request.caller.is_internal:
+            raise NotFound(f"Invalid URL ({request.method} {request.path})")
+        engine = self._lifecycle.admit().engine
+        asked = dict(parse_qsl(request.query))
+        after, wait = _number(asked, "after", -1), _number(asked, "wait", 0)
+        if asked.get("epoch") != self._epoch:
+            after = -1
+        deadline = time.monotonic() + min(wait, _LONGEST_WAIT)
+        news = engine.cache_news(after)
+        while news.sequence == after and time.monotonic() < deadline:
+            await asyncio.sleep(_NEWS_POLL)
+            news = engine.cache_news(after)
+        return Reply.of(
+            {
+                "epoch": self._epoch,
+                "sequence": news.sequence,
+                "full": news.is_full,
+                "stored": news.stored,
+                "removed": news.removed,
+            }
+        )
+
     async def metrics(self, request: Request) -> Reply:
         return Reply(self._metrics.page(), content_type=CONTENT_TYPE)
 
@@ -93,6 +123,14 @@ class Probes:
             "models": list(served.names) if served else [],
             "version": __version__,
         }
+
+
+def _number(asked: Mapping[str, str], name: str, default: int) -> int:
+    """Raises InvalidRequest."""
+    try:
+        return int(asked.get(name, default))
+    except ValueError:
+        raise InvalidRequest(f"'{name}' must be a whole number.", param=name) from None
 
 
 def _check_steps(served: Served) -> None:

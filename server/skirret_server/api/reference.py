@@ -24,8 +24,9 @@ from skirret_server.api.parameters import (
     Parameter,
 )
 from skirret_server.api.shapes import Unsupported
+from skirret_server.grammar import keywords
 
-PAGES = ("docs/openai-compatibility.md", "README.md")
+PAGES = ("docs/openai-compatibility.md", "docs/structured-output.md", "README.md")
 
 _TABLES = {
     "chat": CHAT,
@@ -52,6 +53,8 @@ def fresh(page: str) -> str:
 
 
 def _block(name: str) -> str:
+    if name == "keywords":
+        return keywords.table()
     return _summary() if name == "summary" else _table(_TABLES[name])
 
 

@@ -28,6 +28,7 @@ class Served:
     tool_call_parser: str = "auto"
     separates_reasoning: bool = True  # where the model's vocabulary marks it
     max_answer_tokens: int = 1_048_576  # of one request: prompts x choices x max_tokens
+    checks_structured: bool = False  # again, after they ended
     is_strict: bool = False  # refuses what OpenAI refuses for its own sake
 
     def answers_to(self, name: str) -> bool:

@@ -31,6 +31,7 @@ def structure(values: Mapping[str, Any]) -> Structure | None:
         *_flat(values, "regex", "regex"),
         *_flat(values, "ebnf", "ebnf"),
         *_flat(values, "json_schema", "json_schema"),
+        *_flat(values, "structural_tag", "structural_tag"),
         *_flat(values, "guided_regex", "regex"),
         *_flat(values, "guided_json", "json_schema"),
         *_flat(values, "guided_choice", "choice"),
@@ -86,13 +87,25 @@ def _refusal(wanted: Structure, error: GrammarError) -> InvalidRequest:
         return InvalidRequest(
             f"Invalid schema for {param}: {error}", param=param, code="invalid_json_schema"
         )
-    is_schema = wanted.spec.kind in ("json_schema", "json_object", "tools")
-    what = "schema" if is_schema else wanted.spec.kind
+    kind = wanted.spec.kind
     where = f"{wanted.param} '{wanted.name}'" if wanted.name else wanted.param
-    code = "invalid_json_schema" if is_schema else "invalid_grammar"
-    if isinstance(error, TooComplex):
-        code = "grammar_too_complex"
-    return InvalidRequest(f"Invalid {what} for {where}: {error}", param=wanted.param, code=code)
+    return InvalidRequest(
+        f"Invalid {_what(kind)} for {where}: {error}",
+        param=wanted.param,
+        code="grammar_too_complex" if isinstance(error, TooComplex) else _code(kind),
+    )
+
+
+def _what(kind: Kind) -> str:
+    return "schema" if _is_schema(kind) else kind.replace("_", " ")
+
+
+def _code(kind: Kind) -> str:
+    return "invalid_json_schema" if _is_schema(kind) else "invalid_grammar"
+
+
+def _is_schema(kind: Kind) -> bool:
+    return kind in ("json_schema", "json_object", "tools")
 
 
 def _response_format(value: Mapping[str, Any] | None) -> list[Structure]:
@@ -100,6 +113,8 @@ def _response_format(value: Mapping[str, Any] | None) -> list[Structure]:
         return []
     if value["type"] == "json_object":
         return [Structure(Spec.of("json_object"), "response_format")]
+    if value["type"] == "structural_tag":
+        return [Structure(Spec.of("structural_tag", dict(value)), "response_format")]
     described = value["json_schema"]
     # A schema of null is no schema: any object will do.
     if described.get("schema") is None:
@@ -115,6 +130,7 @@ def _nested(value: Mapping[str, Any]) -> list[Structure]:
         "regex": "regex",
         "choice": "choice",
         "grammar": "ebnf",
+        "structural_tag": "structural_tag",
     }
     return [
         Structure(Spec.of(kind, _source(value[name], kind, param)), param)
@@ -131,13 +147,13 @@ def _flat(values: Mapping[str, Any], param: str, kind: Kind) -> list[Structure]:
 
 def _source(value: Any, kind: Kind, param: str) -> Any:
     """SGLang's and vLLM's clients send schemas as objects, or as JSON in a string."""
-    if kind != "json_schema" or not isinstance(value, str):
+    if kind not in ("json_schema", "structural_tag") or not isinstance(value, str):
         return value
     try:
         return from_json(value, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidRequest(
-            f"Invalid schema for {param}: it is not JSON: {error}",
+            f"Invalid {_what(kind)} for {param}: it is not JSON: {error}",
             param=param,
-            code="invalid_json_schema",
+            code=_code(kind),
         ) from None

@@ -60,12 +60,18 @@ def check_tree(tree: RadixTree) -> None:
             node.locks >= sum(child.locks for child in node.children.values()),
             "a node with fewer locks than its children together",
         )
+        expect(
+            all(0 < page <= len(node.pages) for page in node.marks.values()),
+            "a node with a mark on pages of another",
+        )
         expect(node.queued == (id(node) in queued), "a node wrong about its place in the heap")
         expect(node.queued or not node.is_evictable, "an evictable leaf that is not in the heap")
         if node.locks:
             protected += len(node.pages)
         else:
             evictable += len(node.pages)
+    marked = [name for node in tree.nodes() for name in node.marks]
+    expect(sorted(marked) == sorted(tree.marked), "marks that are on no node, or on several")
     expect(evictable == tree.evictable, f"{evictable} pages evictable, {tree.evictable} said to be")
     expect(protected == tree.protected, f"{protected} pages protected, {tree.protected} said to be")
 
@@ -85,7 +91,7 @@ def check_row(cache: PrefixCache, holding: Holding) -> None:
     expect(holding.shared <= len(holding.pages), "a sequence shares more pages than it has")
     if holding.node is not None:
         expect(
-            cache.tree.pages_of(holding.node) == holding.pages[: holding.shared],
+            cache.tree.pages_of(holding.node) == holding.pages[: holding.shared].tolist(),
             "a sequence's row differs from its path in the tree",
         )
 

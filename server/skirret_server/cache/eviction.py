@@ -14,6 +14,11 @@ EvictionKey = tuple[int, ...]
 Eviction = Callable[["Node"], EvictionKey]
 
 
+def eviction(name: str) -> Eviction:
+    """By the name that `--radix-eviction-policy` gives it."""
+    return {"lru": lru, "slru": slru, "priority": by_priority}[name]
+
+
 def lru(node: Node) -> EvictionKey:
     """Least recently used first."""
     return (node.used,)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+from functools import partial
+
 from skirret_server.cache.eviction import Eviction, lru
+from skirret_server.cache.journal import Journal
 from skirret_server.cache.pages import PageId, PagePool
 from skirret_server.cache.radix import Node, RadixTree
 from skirret_server.cache.tokens import Tokens
@@ -20,11 +25,11 @@ class Holding:
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self.node: Node | None = None
-        self.pages: list[PageId] = []
+        self.pages: array[PageId] = array("i")  # so that a step's are joined at memcpy's speed
         self.shared = 0
 
     @property
-    def private(self) -> list[PageId]:
+    def private(self) -> array[PageId]:
         return self.pages[self.shared :]
 
 
@@ -35,7 +40,8 @@ class PrefixCache:
         self, pages: int, page_size: int, *, eviction: Eviction = lru, reuse: bool = True
     ) -> None:
         self.pool = PagePool(pages)
-        self.tree = RadixTree(page_size, eviction)
+        self.journal = Journal()
+        self.tree = RadixTree(page_size, eviction, partial(self.journal.note, ()))
         self.page_size = page_size
         self.reuse = reuse
         self.evicted_tokens = 0
@@ -63,7 +69,7 @@ class PrefixCache:
         if self.reuse:
             node, pages = self.tree.match(tokens, limit, namespace)
             self._move_lock(holding, node)
-            holding.pages, holding.shared = pages, len(pages)
+            holding.pages, holding.shared = array("i", pages), len(pages)
         return holding
 
     def grow(self, holding: Holding, tokens: int) -> bool:
@@ -75,7 +81,7 @@ class PrefixCache:
             return False
         if missing > self.pool.free:
             self._evict(missing - self.pool.free)
-        holding.pages += self.pool.take(missing)
+        holding.pages.extend(self.pool.take(missing))
         return True
 
     def commit(self, holding: Holding, tokens: Tokens, priority: int = 0) -> None:
@@ -88,18 +94,35 @@ class PrefixCache:
         if not self.reuse or full <= holding.shared:
             return
         key = tokens[: full * self.page_size]
-        node, known = self.tree.insert(key, holding.pages[:full], holding.namespace, priority)
+        pages = holding.pages[:full].tolist()
+        node, known = self.tree.insert(key, pages, holding.namespace, priority)
         self._move_lock(holding, node)
         if known > holding.shared:
             self.pool.give(holding.pages[holding.shared : known])
-            holding.pages[holding.shared : known] = self.tree.pages_of(node)[holding.shared : known]
+            theirs = self.tree.pages_of(node)[holding.shared : known]
+            holding.pages[holding.shared : known] = array("i", theirs)
         holding.shared = full
+
+    def mark(self, holding: Holding, blocks: Sequence[tuple[str, int]]) -> None:
+        """Names beginnings of a sequence, by their tokens, as far as they are shared."""
+        if holding.node is None:
+            return
+        stored = []
+        for name, tokens in blocks:
+            pages = self.pages_for(tokens)
+            if pages > holding.shared:
+                break
+            if name not in self.tree.marked:
+                self.tree.mark(holding.node, name, pages)
+                stored.append(name)
+        if stored:
+            self.journal.note(stored)
 
     def release(self, holding: Holding) -> None:
         """Lets go of all pages; shared ones stay in the tree until they are evicted."""
         self.pool.give(holding.private)
         self._move_lock(holding, None)
-        holding.pages, holding.shared = [], 0
+        holding.pages, holding.shared = array("i"), 0
 
     def flush(self) -> None:
         """Forgets every prefix that nobody holds."""

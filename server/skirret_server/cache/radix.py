@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 from skirret_server.cache.eviction import Eviction, EvictionKey, lru
@@ -24,6 +24,7 @@ class Node:
         "hits",
         "key",
         "locks",
+        "marks",
         "pages",
         "parent",
         "priority",
@@ -48,6 +49,7 @@ class Node:
         self.used = used  # tick of the last match or insert
         self.priority = priority
         self.queued = False  # has an entry in the tree's heap
+        self.marks: dict[str, int] = {}  # names of beginnings, and the last page they take, from 1
 
     @property
     def is_root(self) -> bool:
@@ -78,8 +80,16 @@ class Root(Node):
 class RadixTree:
     """Prefixes in whole pages, one tree for each namespace. Sizes are in pages."""
 
-    def __init__(self, page_size: int, eviction: Eviction = lru) -> None:
+    def __init__(
+        self,
+        page_size: int,
+        eviction: Eviction = lru,
+        forgotten: Callable[[Iterable[str]], None] = lambda marks: None,
+    ) -> None:
+        """`forgotten` is told of the marks whose pages are evicted."""
         self.page_size = page_size
+        self.marked: set[str] = set()
+        self._forgotten = forgotten
         self.roots: dict[str, Root] = {}
         self.evictable = 0
         self.protected = 0
@@ -131,6 +141,16 @@ class RadixTree:
             each.priority = max(each.priority, priority)
         self._queue(node)
         return node, at // self.page_size
+
+    def mark(self, node: Node, name: str, pages: int) -> None:
+        """Names the first `pages` pages of the path to `node`, for as long as they are all here."""
+        end = sum(len(each.pages) for each in node.path())
+        for each in node.path():
+            end -= len(each.pages)
+            if end < pages:
+                each.marks[name] = pages - end
+                self.marked.add(name)
+                return
 
     def lock(self, node: Node) -> None:
         """Keeps the path to `node` from being evicted."""
@@ -203,6 +223,10 @@ class RadixTree:
         size = self.page_size
         upper = Node(node.parent, node.key[:at], node.pages[: at // size], node.used, node.priority)
         upper.locks, upper.hits = node.locks, node.hits
+        upper.marks = {name: page for name, page in node.marks.items() if page <= at // size}
+        node.marks = {
+            name: page - at // size for name, page in node.marks.items() if name not in upper.marks
+        }
         node.parent.children[upper.key[:size].tobytes()] = upper
         node.parent, node.key, node.pages = upper, node.key[at:], node.pages[at // size :]
         upper.children[node.key[:size].tobytes()] = node
@@ -224,6 +248,11 @@ class RadixTree:
         keep = max(len(leaf.pages) - wanted, 0)
         taken = leaf.pages[keep:]
         self.evictable -= len(taken)
+        if leaf.marks:
+            lost = [name for name, page in leaf.marks.items() if page > keep]
+            leaf.marks = {name: page for name, page in leaf.marks.items() if page <= keep}
+            self.marked.difference_update(lost)
+            self._forgotten(lost)
         if keep:
             del leaf.pages[keep:], leaf.key[keep * self.page_size :]
             self._queue(leaf)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from skirret_server.core import (
+    CacheNews,
     Draining,
     EngineError,
     Finish,
@@ -24,6 +25,7 @@ from skirret_server.core import (
     Stats,
     Update,
 )
+from skirret_server.engine.report import Report
 from skirret_server.engine.stepper import Runner, Stepper
 from skirret_server.engine.stream import Stream
 from skirret_server.engine.watchdog import Watchdog
@@ -76,7 +78,10 @@ class SteppingEngine:
         fatal: Fatal,
         watchdog_timeout: float = 300.0,
         random_seed: int | None = None,
+        ended: Callable[[], None] | None = None,
     ) -> None:
+        """`ended` is called when no step can run any more."""
+        self._ended = ended
         self._info = info
         self._fatal = fatal
         self._stepper: Stepper[Stream] = Stepper(
@@ -84,6 +89,7 @@ class SteppingEngine:
         )
         self._stats = self._stepper.stats()
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._report = Report(time.monotonic())
         self._step_started: float | None = None
         self._open = 0  # sequences that are in the door
         self._refusal: Callable[[], EngineError] | None = None  # of every new request
@@ -126,6 +132,9 @@ class SteppingEngine:
             if not stream.ended:
                 self._commands.put(_Abort(stream))
 
+    def cache_news(self, after: int) -> CacheNews:
+        return self._stepper.cache_news(after)
+
     async def flush_cache(self) -> bool:
         if self._refusal is not None:
             raise self._refusal()
@@ -148,6 +157,9 @@ class SteppingEngine:
         self._commands.put(_Close())
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._watchdog.stop)
+        if self._ended is not None:
+            ended, self._ended = self._ended, None
+            await asyncio.to_thread(ended)
 
     def _refuse(self, request: GenerateRequest) -> None:
         if self._refusal is not None:
@@ -174,6 +186,7 @@ class SteppingEngine:
                 self._step_started = None
                 self._stats = self._stepper.stats()
                 self._deliver(given)
+                self._report.step(self._stats, time.monotonic())
         except Exception as error:
             _log.exception("the engine stops")
             self._refusal = _closed
@@ -192,6 +205,7 @@ class SteppingEngine:
             except queue.Empty:
                 if not self._stepper.is_idle:
                     return True
+                self._report.rest()
                 self._stepper.check()
                 unchecked = False
                 continue

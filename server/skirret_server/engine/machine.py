@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, and the number format it is fast at. No torch."""
+"""What this machine has: cores, memory, GPUs, and the number format it is fast at. No torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from skirret_server.model.description import DType
 class Memory:
     total: int  # bytes that this process may use at most
     available: int  # of those, bytes that nobody uses now
+    share: float = 0.5  # of the total, for weights and cache where nothing else was asked for
+    process: int = 400 << 20  # bytes for Python, torch and the step's activations
+    logit: int = 0  # and for each of a step's logits, with what sampling makes of it
 
 
 def cores(root: Path = Path("/")) -> int:
@@ -42,6 +45,11 @@ def memory(root: Path = Path("/")) -> Memory:
             used = int(_read(group / files.usage).strip() or 0) - cached
             return Memory(int(limit), min(available, int(limit) - used))
     return Memory(total, available)
+
+
+def has_gpu(root: Path = Path("/")) -> bool:
+    """Whether a driver has made one visible; whether torch can use it, only torch knows."""
+    return any(each.name[6:].isdigit() for each in (root / "dev").glob("nvidia*"))
 
 
 def native_dtype(root: Path = Path("/")) -> DType:

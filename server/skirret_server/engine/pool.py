@@ -29,7 +29,7 @@ class KvPool:
         pages: int,
         page_size: int,
         dtype: torch.dtype,
-        device: str = "cpu",
+        device: torch.device | str = "cpu",
     ) -> KvPool:
         """The system gives the memory page by page, as it is first written.
 
@@ -43,7 +43,7 @@ class KvPool:
             description.kv_heads,
             description.head_size,
         )
-        if device == "cpu":
+        if torch.device(device).type == "cpu":
             return cls(_untouched(shape, dtype), page_size)
         return cls(torch.zeros(shape, dtype=dtype, device=device), page_size)
 

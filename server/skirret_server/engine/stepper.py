@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listing
@@ -12,12 +13,12 @@ from typing import Generic, Protocol, TypeVar
 
 from skirret_server.cache.check import check
 from skirret_server.core import (
+    CacheNews,
     EngineError,
     Finish,
     FinishReason,
     GenerateRequest,
     Grammar,
-    Lane,
     Logprob,
     ModelInfo,
     Stats,
@@ -25,7 +26,7 @@ from skirret_server.core import (
     Update,
 )
 from skirret_server.scheduler.ending import finish_of
-from skirret_server.scheduler.scheduler import Scheduler
+from skirret_server.scheduler.scheduler import Scheduler, is_batch
 from skirret_server.scheduler.sequence import LANES, Outcome, Row, Sequence, Step
 
 _log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class Stepper(Generic[Reader]):
         self._prompt_tokens = 0
         self._generation_tokens = 0
         self._jumped_tokens = 0
+        self._grammars = 0
 
     @property
     def is_idle(self) -> bool:
@@ -95,6 +97,7 @@ class Stepper(Generic[Reader]):
             request, self._clock(), self._seeds.getrandbits(63) if seed is None else seed
         )
         self._prompt_tokens += sequence.length
+        self._grammars += sequence.grammar is not None
         self._clients[sequence] = _Client(reader)
         self._sequences[reader] = sequence
 
@@ -121,7 +124,7 @@ class Stepper(Generic[Reader]):
             outcomes = [Outcome(error=f"the step failed: {error}")] * len(step.rows)
         else:
             self._failures_in_a_row = 0
-        given = list(self._give(step, outcomes))
+        given = list(self._give(step, outcomes, self._clock() - started))
         self._steps += 1
         self._step_seconds += self._clock() - started
         return given
@@ -137,6 +140,10 @@ class Stepper(Generic[Reader]):
         """Forgets every cached prefix that no running sequence uses."""
         self._scheduler.cache.flush()
 
+    def cache_news(self, after: int) -> CacheNews:
+        """May be asked on any thread."""
+        return self._scheduler.cache.journal.since(after)
+
     def check(self) -> None:
         """Raises Broken when pages leak or are shared by mistake."""
         running = self._scheduler.running
@@ -144,13 +151,14 @@ class Stepper(Generic[Reader]):
 
     def stats(self) -> Stats:
         scheduler, cache = self._scheduler, self._scheduler.cache
-        in_lane: Counter[Lane] = Counter(each.request.lane for each in scheduler.running)
+        running = len(scheduler.running)
+        people = bisect_left(scheduler.running, True, key=is_batch)
         return Stats(
-            running={lane: in_lane[lane] for lane in LANES},
+            running={"interactive": people, "batch": running - people},
             waiting={lane: scheduler.waiting(lane) for lane in LANES},
             kv_usage=cache.held / cache.pool.size,
             held_pages=cache.held,
-            grammars=sum(each.grammar is not None for each in self._clients),
+            grammars=self._grammars,
             cached_usage=cache.tree.evictable / cache.pool.size,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
@@ -167,24 +175,34 @@ class Stepper(Generic[Reader]):
         )
 
     def _give(
-        self, step: Step, outcomes: Listing[Outcome]
+        self, step: Step, outcomes: Listing[Outcome], seconds: float
     ) -> Iterator[tuple[Reader, Update | EngineError]]:
-        pairs = list(zip(step.rows, outcomes, strict=True))
         # First, so that what they computed is not shared.
-        for row, outcome in pairs:
+        for row, outcome in zip(step.rows, outcomes, strict=True):
             if outcome.error is not None:
                 reader = self._clients[row.sequence].reader
                 self._fail(row.sequence)
                 yield reader, EngineError(outcome.error)
-        self._scheduler.advance(step)
-        for row, outcome in pairs:
-            if outcome.error is None:
-                client = self._clients[row.sequence]
+        self._scheduler.advance(step, seconds)
+        for row, outcome in zip(step.rows, outcomes, strict=True):
+            if outcome.error is not None:
+                continue
+            client, token = self._clients[row.sequence], outcome.token
+            if client.is_new or outcome.then or token is None:
                 update = self._update(row, outcome, client)
-                if update is not None:
-                    yield client.reader, update
+                if update is None:
+                    continue
+            else:  # nearly every one
+                finish = self._append(row.sequence, token)
+                logprobs = (outcome.logprob,) if outcome.logprob else ()
+                update = Update((token,), logprobs, 0, None, finish)
+            if update.finish is not None:
+                self._finished[update.finish.reason] += 1
+                self._remove(row.sequence)
+            yield client.reader, update
 
     def _update(self, row: Row, outcome: Outcome, client: _Client[Reader]) -> Update | None:
+        """Whatever a step can give; None when a prompt goes on."""
         sequence = row.sequence
         sampling = sequence.request.sampling
         if sampling.prompt_logprobs is not None and client.is_new:
@@ -221,9 +239,6 @@ class Stepper(Generic[Reader]):
             finish=finish,
         )
         client.is_new = False
-        if finish is not None:
-            self._finished[finish.reason] += 1
-            self._remove(sequence)
         return update
 
     def _append(self, sequence: Sequence, token: TokenId) -> Finish | None:
@@ -248,9 +263,10 @@ class Stepper(Generic[Reader]):
     def _fail(self, sequence: Sequence) -> None:
         self._failed += 1
         if sequence.holding is not None:
-            self._runner.wipe(sequence.holding.private)
+            self._runner.wipe(sequence.holding.private.tolist())
         self._remove(sequence, keep=False)
 
     def _remove(self, sequence: Sequence, *, keep: bool = True) -> None:
+        self._grammars -= sequence.grammar is not None
         del self._sequences[self._clients.pop(sequence).reader]
         self._scheduler.remove(sequence, keep=keep)

@@ -18,27 +18,32 @@ class Stream:
         self.ended = False
         self._update: Update | None = None
         self._error: EngineError | None = None
-        self._arrived = asyncio.Event()
+        self._arrived: asyncio.Future[None] | None = None  # while the reader waits
 
     def put(self, update: Update) -> None:
         self._update = update if self._update is None else merged(self._update, update)
         self.ended = update.finish is not None
-        self._arrived.set()
+        self._wake()
 
     def fail(self, error: EngineError) -> None:
         self._error, self.ended = error, True
-        self._arrived.set()
+        self._wake()
 
     async def take(self) -> Update:
         """Raises the sequence's error once the updates before it are taken."""
-        await self._arrived.wait()
+        if self._update is None and self._error is None:
+            self._arrived = self.loop.create_future()
+            await self._arrived
         update, self._update = self._update, None
         if update is None:
             assert self._error is not None, "something has arrived"
             raise self._error
-        if self._error is None:
-            self._arrived.clear()
         return update
+
+    def _wake(self) -> None:
+        arrived, self._arrived = self._arrived, None
+        if arrived is not None and not arrived.done():
+            arrived.set_result(None)
 
 
 def merged(earlier: Update, later: Update) -> Update:

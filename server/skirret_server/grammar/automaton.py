@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from skirret_server.grammar.errors import BadGrammar, TooComplex
-from skirret_server.grammar.syntax import Alt, Chars, Node, Repeat, Seq, size
+from skirret_server.grammar.syntax import NEVER, Alt, Chars, Graph, Node, Repeat, Seq, size
 
 DEAD = 0
 START = 1
@@ -61,6 +62,42 @@ def automaton(node: Node, budget: Budget | None = None) -> Automaton:
     return _determined(nfa, end, budget)
 
 
+def both(one: Node, other: Node, budget: Budget | None = None) -> Node:
+    """The texts that match the one and the other; NEVER when there are none. Raises TooComplex."""
+    budget = budget or Budget()
+    if NEVER in (one, other):
+        return NEVER
+    try:
+        mine, theirs = automaton(one, budget), automaton(other, budget)
+    except BadGrammar:  # nothing matches one of them
+        return NEVER
+    numbers = {(START, START): 0}
+    pairs, edges = [(START, START)], []
+    for at, theirs_at in pairs:  # grows while it is walked
+        if len(pairs) > budget.states:
+            raise TooComplex(f"the grammar needs more than {budget.states} states")
+        if budget.is_over():
+            raise TooComplex("the grammar takes too long to compile")
+        lefts = mine.table[at][mine.class_of].tolist()
+        rights = theirs.table[theirs_at][theirs.class_of].tolist()
+        outgoing: list[tuple[int, int, int]] = []
+        for byte, pair in enumerate(zip(lefts, rights, strict=True)):
+            if DEAD in pair:
+                continue
+            if pair not in numbers:
+                numbers[pair] = len(pairs)
+                pairs.append(pair)
+            if outgoing and outgoing[-1][1:] == (byte - 1, numbers[pair]):
+                outgoing[-1] = (outgoing[-1][0], byte, numbers[pair])
+            else:
+                outgoing.append((byte, byte, numbers[pair]))
+        edges.append(tuple(outgoing))
+    accepts = frozenset(
+        number for (a, b), number in numbers.items() if mine.accepts[a] and theirs.accepts[b]
+    )
+    return Graph(tuple(edges), accepts) if accepts else NEVER
+
+
 class _Nfa:
     """Thompson's construction; state 0 is the start."""
 
@@ -88,7 +125,19 @@ class _Nfa:
                 self.free[start].append(branch)
                 self.free[self.add(option, branch)].append(end)
             return end
+        if isinstance(node, Graph):
+            return self._graph(node, start)
         return self._repeat(node, start)
+
+    def _graph(self, node: Graph, start: int) -> int:
+        states = [self.state() for _ in node.edges]
+        end = self.state()
+        self.free[start].append(states[node.start])
+        for state, outgoing in zip(states, node.edges, strict=True):
+            self.edges[state] += [(low, high, states[target]) for low, high, target in outgoing]
+        for accepting in node.accepts:
+            self.free[states[accepting]].append(end)
+        return end
 
     def _repeat(self, node: Repeat, start: int) -> int:
         end = self.state()
@@ -133,12 +182,15 @@ class _Nfa:
         return tails[sequence]
 
 
-def byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
+@lru_cache(maxsize=4096)
+def byte_ranges(low: int, high: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Code points low..high as sequences of byte ranges."""
-    for first, last in _UTF8_LENGTHS:
-        a, b = max(low, first), min(high, last)
-        if a <= b:
-            yield from _same_length(chr(a).encode(), chr(b).encode())
+    return tuple(
+        sequence
+        for first, last in _UTF8_LENGTHS
+        if max(low, first) <= min(high, last)
+        for sequence in _same_length(chr(max(low, first)).encode(), chr(min(high, last)).encode())
+    )
 
 
 def _same_length(low: bytes, high: bytes) -> Iterator[tuple[tuple[int, int], ...]]:

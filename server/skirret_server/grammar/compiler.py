@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import pickle
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from skirret_server.grammar.errors import GrammarError, TooComplex
+from skirret_server.grammar.errors import GrammarError, TooComplex, TooSlow
 from skirret_server.grammar.making import Made
 from skirret_server.grammar.masks import CompiledGrammar, MaskCache, Vocabulary
+from skirret_server.grammar.packing import Corrupt, unpacked
 from skirret_server.grammar.spec import Spec
+from skirret_server.grammar.store import GrammarStore
 
 log = logging.getLogger("skirret.grammar")
 
 _SMALLEST = Spec.of("choice", ["a"])
-_GRACE = 2.0  # seconds beside the worker's own budget: to start, and to send the answer
+# A worker counts its own time. By the clock it may take so many times as long, and so many seconds
+# to start.
+_PATIENCE = 3
+_GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CompileBudget:
-    seconds: float = 10.0
+    seconds: float = 10.0  # of a processor
     memory: int = 2 << 30  # bytes of address space of one worker
     workers: int = 2
     cache: int = 128 << 20  # bytes of automata that are kept
@@ -39,9 +43,13 @@ class Ready:
 
 class GrammarCompiler:
     def __init__(
-        self, vocabulary: Callable[[], Vocabulary], budget: CompileBudget | None = None
+        self,
+        vocabulary: Callable[[], Vocabulary],
+        budget: CompileBudget | None = None,
+        store: GrammarStore | None = None,
     ) -> None:
         """`vocabulary` is called once, by `warm` or when the first grammar is asked for."""
+        self._store = store
         self._vocabulary = vocabulary
         self._budget = budget or CompileBudget()
         self._masks: asyncio.Task[MaskCache] | None = None
@@ -83,10 +91,12 @@ class GrammarCompiler:
         self._idle.clear()
 
     async def _compile(self, spec: Spec) -> Ready:
-        async with self._slots:
-            made = await self._made(spec)
+        made = await asyncio.to_thread(self._store.get, spec) if self._store else None
+        if made is None:
+            async with self._slots:
+                made = await self._made(spec)
         masks = await self._ready_masks()
-        return Ready(CompiledGrammar(made.automaton, made.likely, masks), made.unenforced)
+        return Ready(CompiledGrammar(made.automaton, made.likely, masks, spec), made.unenforced)
 
     async def _ready_masks(self) -> MaskCache:
         if self._masks is None:
@@ -99,19 +109,22 @@ class GrammarCompiler:
     async def _made(self, spec: Spec) -> Made:
         worker = self._idle.pop() if self._idle else await _Worker.start(self._budget)
         try:
-            async with asyncio.timeout(self._budget.seconds + _GRACE):
-                answer = await worker.ask(spec)
+            async with asyncio.timeout(_PATIENCE * self._budget.seconds + _GRACE):
+                data = await worker.ask(spec)
+                answer = await asyncio.to_thread(unpacked, data)
         except BaseException as error:
             await worker.end()
             if isinstance(error, TimeoutError):
-                raise TooComplex("the grammar takes too long to compile") from None
-            if isinstance(error, (EOFError, ConnectionError)):
+                raise TooSlow("the grammar takes too long to compile") from None
+            if isinstance(error, (EOFError, ConnectionError, Corrupt)):
                 log.warning("a grammar worker died", extra={"kind": spec.kind})
                 raise TooComplex("the grammar needs too much memory to compile") from None
             raise
         self._idle.append(worker)
         if isinstance(answer, GrammarError):
             raise answer
+        if self._store is not None:
+            await asyncio.to_thread(self._store.put, spec, data)
         return answer
 
     def _landed(self, spec: Spec, task: asyncio.Task[Ready]) -> None:
@@ -121,7 +134,7 @@ class GrammarCompiler:
         error = task.exception()
         if error is None:
             self._keep(spec, task.result())
-        elif isinstance(error, GrammarError):
+        elif isinstance(error, GrammarError) and not isinstance(error, TooSlow):
             self._keep(spec, error)
 
     def _keep(self, spec: Spec, result: Ready | GrammarError) -> None:
@@ -148,15 +161,15 @@ class _Worker:
         )
         return cls(process)
 
-    async def ask(self, spec: Spec) -> Made | GrammarError:
+    async def ask(self, spec: Spec) -> bytes:
+        """Raises EOFError or ConnectionError when it dies."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
         stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
         await stdin.drain()
         length = int.from_bytes(await stdout.readexactly(8), "big")
-        answer: Made | GrammarError = pickle.loads(await stdout.readexactly(length))
-        return answer
+        return await stdout.readexactly(length)
 
     async def end(self) -> None:
         with suppress(ProcessLookupError):

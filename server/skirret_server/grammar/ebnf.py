@@ -1,20 +1,20 @@
-"""EBNF as llama.cpp and SGLang write it, without recursion.
+"""EBNF as llama.cpp and SGLang write it.
 
     root  ::= "[" item ("," item)* "]"   # the text is what root matches
     item  ::= [a-z]+ | "\\"" [^"]* "\\""
 
-Known: literals in double quotes, character classes, groups, `|`, `* + ?`, `{m,n}`, comments. A rule
-that reaches itself is refused: an automaton has no stack.
+Known: literals in double quotes, character classes, groups, `|`, `* + ?`, `{m,n}`, comments, and
+rules that reach themselves as far as `grammar.rules` follows them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from skirret_server.grammar.errors import BadGrammar
 from skirret_server.grammar.regex import whole
-from skirret_server.grammar.syntax import Node, alt, repeat, seq
+from skirret_server.grammar.rules import Choice, Expression, Many, Rule, chain, resolved
+from skirret_server.grammar.syntax import Node
 
 _RULE = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_-]*)\s*::=", re.MULTILINE)
 _TOKEN = re.compile(
@@ -30,7 +30,7 @@ _DEPTH = 100
 
 
 def grammar(text: str) -> Node:
-    """What the rule `root` matches. Raises BadGrammar."""
+    """What the rule `root` matches. Raises BadGrammar or TooComplex."""
     starts = list(_RULE.finditer(text))
     if (
         not starts
@@ -45,38 +45,19 @@ def grammar(text: str) -> Node:
         bodies[rule[1]] = text[rule.end() : following.start() if following else len(text)]
     if "root" not in bodies:
         raise BadGrammar("there is no rule 'root'")
-    return _Rules(bodies).node("root")
-
-
-class _Rules:
-    def __init__(self, bodies: Mapping[str, str]) -> None:
-        self._bodies = bodies
-        self._nodes: dict[str, Node] = {}
-        self._within: list[str] = []
-
-    def node(self, name: str) -> Node:
-        if name in self._within:
-            raise BadGrammar(f"the rule '{name}' reaches itself; recursion is not supported")
-        if name not in self._bodies:
-            raise BadGrammar(f"there is no rule '{name}'")
-        if name not in self._nodes:
-            self._within.append(name)
-            self._nodes[name] = _Body(name, self._bodies[name], self).node()
-            self._within.pop()
-        return self._nodes[name]
+    return resolved({name: _Body(name, body).read() for name, body in bodies.items()}, "root")
 
 
 class _Body:
     """Reads the right side of one rule."""
 
-    def __init__(self, name: str, text: str, rules: _Rules) -> None:
+    def __init__(self, name: str, text: str) -> None:
         self._name = name
-        self._rules = rules
         self._tokens = self._split(text)
         self._at = 0
         self._depth = 0
 
-    def node(self) -> Node:
+    def read(self) -> Expression:
         found = self._alternatives()
         if self._at < len(self._tokens):
             raise self._bad(f"unexpected '{self._tokens[self._at][1]}'")
@@ -94,19 +75,19 @@ class _Body:
             at = found.end()
         return tokens
 
-    def _alternatives(self) -> Node:
+    def _alternatives(self) -> Expression:
         options = [self._sequence()]
         while self._take("|"):
             options.append(self._sequence())
-        return alt(options)
+        return Choice(tuple(options)) if len(options) > 1 else options[0]
 
-    def _sequence(self) -> Node:
+    def _sequence(self) -> Expression:
         parts = []
         while self._at < len(self._tokens) and self._tokens[self._at][1] not in ("|", ")"):
             parts.append(self._quantified(self._part()))
-        return seq(*parts)
+        return chain(parts)
 
-    def _part(self) -> Node:
+    def _part(self) -> Expression:
         kind, text = self._tokens[self._at]
         self._at += 1
         if kind == "literal":
@@ -114,7 +95,7 @@ class _Body:
         if kind == "set" or text == ".":
             return whole(text)
         if kind == "name":
-            return self._rules.node(text)
+            return Rule(text)
         if text != "(":
             raise self._bad(f"unexpected '{text}'")
         self._depth += 1
@@ -126,7 +107,7 @@ class _Body:
         self._depth -= 1
         return inner
 
-    def _quantified(self, part: Node) -> Node:
+    def _quantified(self, part: Expression) -> Expression:
         marks: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
         while self._at < len(self._tokens):
             kind, text = self._tokens[self._at]
@@ -141,7 +122,7 @@ class _Body:
             else:
                 break
             self._at += 1
-            part = repeat(part, least, most)
+            part = Many(part, least, most)
         return part
 
     def _take(self, text: str) -> bool:

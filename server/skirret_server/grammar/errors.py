@@ -4,6 +4,7 @@ GrammarError
 ├── BadGrammar   it is malformed, or says what is not supported
 │   └── BadTool  it is the schema of the parameters of one tool
 └── TooComplex   it is fine, and too large for the budget of time and memory
+    └── TooSlow  this machine didn't get to it in time: it may the next time
 """
 
 from __future__ import annotations
@@ -28,4 +29,8 @@ class BadTool(BadGrammar):
 
 
 class TooComplex(GrammarError):
+    pass
+
+
+class TooSlow(TooComplex):
     pass

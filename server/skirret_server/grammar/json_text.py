@@ -11,6 +11,7 @@ from skirret_server.grammar.digits import NUMBER
 from skirret_server.grammar.syntax import (
     Alt,
     Chars,
+    Graph,
     Node,
     Repeat,
     Seq,
@@ -23,6 +24,7 @@ from skirret_server.grammar.syntax import (
     union,
     without,
 )
+from skirret_server.grammar.values import plain
 
 # Written with an escape, or not at all.
 _ESCAPED = union([(0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C)])
@@ -65,7 +67,7 @@ def string(least: int = 0, most: int | None = None) -> Node:
 
 def constant(value: Any) -> Node:
     """Exactly this value, written as we write JSON."""
-    return literal(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+    return literal(json.dumps(plain(value), ensure_ascii=False, separators=(", ", ": ")))
 
 
 def escaped(node: Node) -> Node:
@@ -80,6 +82,8 @@ def escaped(node: Node) -> Node:
         return seq(*map(escaped, node.parts))
     if isinstance(node, Alt):
         return alt(map(escaped, node.options))
+    if isinstance(node, Graph):
+        raise TypeError("its bytes are written already")
     return Repeat(escaped(node.part), node.min, node.max, escaped(node.separator))
 
 

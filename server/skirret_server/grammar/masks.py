@@ -12,6 +12,7 @@ import numpy.typing as npt
 from skirret_server.core import TokenId, TokenSet
 from skirret_server.grammar.automaton import DEAD, START, Automaton
 from skirret_server.grammar.likely import NONE, likely_text
+from skirret_server.grammar.spec import Spec
 
 # Longer tokens are never allowed: they are separators and filler, and cost every mask time.
 _LONGEST = 48  # bytes
@@ -131,8 +132,14 @@ class CompiledGrammar:
     """An automaton and this model's masks for it; `start` begins a sequence."""
 
     def __init__(
-        self, automaton: Automaton, likely: npt.NDArray[np.int16], masks: MaskCache
+        self,
+        automaton: Automaton,
+        likely: npt.NDArray[np.int16],
+        masks: MaskCache,
+        spec: Spec | None = None,
     ) -> None:
+        """`spec`: what was asked for, where it shall be checked again."""
+        self.spec = spec
         self.automaton = automaton
         self.likely = likely
         self.masks = masks

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import lcm
 from typing import Any
 
 from skirret_server.grammar.errors import BadGrammar
-
-_ANNOTATIONS = frozenset(
-    {"title", "description", "default", "examples", "example", "deprecated", "readOnly",
-     "writeOnly", "$comment", "$schema", "$id", "$anchor", "$defs", "definitions"}
-)  # fmt: skip
+from skirret_server.grammar.keywords import ENFORCED, REFUSED, check_shapes
+from skirret_server.grammar.values import identity, same
 
 _TIGHTEN = {
     "minimum": max, "exclusiveMinimum": max, "minLength": max, "minItems": max,
@@ -28,13 +26,18 @@ def merge(one: Any, other: Any, at: str) -> Any:
         return other if one is True else one
     if not isinstance(one, dict) or not isinstance(other, dict):
         raise BadGrammar(f"{at}: a schema is an object or a boolean")
+    check_shapes(one, at)
+    check_shapes(other, at)
     _check_closed(one, other, at)
+    _check_places(one, other, at)
+    if "const" in one and "const" in other and not same(one["const"], other["const"]):
+        return False
     merged = dict(one)
     for keyword, value in other.items():
-        if keyword in _ANNOTATIONS:
+        if keyword not in ENFORCED | REFUSED or keyword not in merged:
             merged.setdefault(keyword, value)
-        elif keyword not in merged or merged[keyword] == value:
-            merged[keyword] = value
+        elif same(merged[keyword], value):
+            continue
         else:
             merged[keyword] = _both(keyword, merged[keyword], value, at)
     return merged
@@ -53,13 +56,18 @@ def _both(keyword: str, one: Any, other: Any, at: str) -> Any:
             for name, schema in other.items()
         }
     if keyword == "enum":
-        return [value for value in one if value in other]
+        return [value for value in one if any(same(value, each) for each in other)]
+    if keyword == "pattern":
+        return tuple(each for part in (one, other)
+                     for each in (part if isinstance(part, tuple) else (part,)))  # fmt: skip
     if keyword in ("items", "additionalProperties"):
         return merge(one, other, f"{at}/{keyword}")
     if keyword == "allOf":
         return [*one, *other]
     if keyword == "uniqueItems":
         return one or other
+    if keyword == "multipleOf" and type(one) is type(other) is int:
+        return lcm(one, other)
     raise BadGrammar(f"{at}: two different '{keyword}' that must both hold are not supported")
 
 
@@ -89,6 +97,23 @@ def _check_closed(one: dict[str, Any], other: dict[str, Any], at: str) -> None:
             )
 
 
+def _check_places(one: dict[str, Any], other: dict[str, Any], at: str) -> None:
+    """`items` of a schema with places speaks of the items after them, of another of all items."""
+    for placed, plain in ((one, other), (other, one)):
+        has_places = "prefixItems" in placed or isinstance(placed.get("items"), list)
+        if has_places and "items" in plain and not same(_places_of(placed), _places_of(plain)):
+            raise BadGrammar(
+                f"{at}: 'items' beside 'prefixItems' of another schema that must hold too is not "
+                "supported"
+            )
+
+
+def _places_of(schema: dict[str, Any]) -> list[Any]:
+    items = schema.get("items")
+    found: list[Any] = items if isinstance(items, list) else schema.get("prefixItems", [])
+    return found
+
+
 def alternatives_are_apart(branches: Sequence[Any], root: Any) -> bool:
     """Whether no value can be valid under two of them, as far as can be seen at once."""
     followed = [_followed(branch, root) for branch in branches]
@@ -115,12 +140,16 @@ def _followed(schema: Any, root: Any, depth: int = 8) -> Any:
 def _are_apart(one: Any, other: Any) -> bool:
     if not isinstance(one, dict) or not isinstance(other, dict):
         return False
+    for branch in (one, other):
+        check_shapes(branch, "an alternative")
     mine, theirs = _values(one), _values(other)
     if mine is not None and theirs is not None:
         return not mine & theirs
     kinds, others = _kinds(one), _kinds(other)
     if kinds and others and not kinds & others:
         return True
+    if not kinds & others <= {"object"}:
+        return False  # what isn't an object has no properties to tell it by
     shared = set(one.get("required", [])) & set(other.get("required", []))
     for name in shared:
         a = _values(one.get("properties", {}).get(name))
@@ -135,9 +164,9 @@ def _values(schema: Any) -> set[str] | None:
     if not isinstance(schema, dict):
         return None
     if "const" in schema:
-        return {json.dumps(schema["const"], sort_keys=True)}
+        return {identity(schema["const"])}
     if isinstance(schema.get("enum"), list):
-        return {json.dumps(value, sort_keys=True) for value in schema["enum"]}
+        return set(map(identity, schema["enum"]))
     return None
 
 

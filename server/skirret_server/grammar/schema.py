@@ -8,12 +8,17 @@ a fixed depth. What is generated is always valid.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
+from urllib.parse import quote, unquote
 
 from skirret_server.grammar import json_text
-from skirret_server.grammar.digits import integer, number
+from skirret_server.grammar.automaton import Budget, automaton, both
+from skirret_server.grammar.digits import Bound, integer, number
+from skirret_server.grammar.distinct import Texts, distinct, texts
 from skirret_server.grammar.errors import BadGrammar, TooComplex
+from skirret_server.grammar.keywords import ENFORCED, KEYWORDS, RECURSION, REFUSED, check_shapes
 from skirret_server.grammar.merging import alternatives_are_apart, merge
 from skirret_server.grammar.regex import inside, whole
 from skirret_server.grammar.syntax import (
@@ -25,32 +30,29 @@ from skirret_server.grammar.syntax import (
     repeat,
     seq,
 )
+from skirret_server.grammar.values import same
 
 MAX_BYTES = 256 * 1024
 MAX_PROPERTIES = 5000
-RECURSION = 3  # how often a reference may stand inside itself
-_MOST_NODES = 50_000
+_MOST_NODES = 20_000
 _MOST_LEVELS = 64
 
 TYPES = ("null", "boolean", "object", "array", "number", "integer", "string")
 
 _OF_OBJECTS = {"properties", "required", "additionalProperties", "minProperties", "maxProperties"}
-_OF_ARRAYS = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}
+_OF_ARRAYS = {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"}
 _OF_STRINGS = {"minLength", "maxLength", "pattern", "format"}
 _OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-_STRUCTURAL = {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"}
-ENFORCED = _STRUCTURAL | _OF_OBJECTS | _OF_ARRAYS | _OF_STRINGS | _OF_NUMBERS
-REFUSED = {
-    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
-    "patternProperties", "propertyNames", "contains", "minContains", "maxContains",
-    "unevaluatedProperties", "unevaluatedItems", "additionalItems", "$dynamicRef",
-    "$recursiveRef", "contentEncoding", "contentMediaType", "contentSchema",
-}  # fmt: skip
+_MOST_TOLD = 20  # keywords and formats that were let pass
 
-_HEX, _TWO = "[0-9a-f]", "[0-5][0-9]"
+_HEX, _TWO = "[0-9a-fA-F]", "[0-5][0-9]"
+_YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"  # there was none of 0000
+_FOURTH = "(?:0[48]|[2468][048]|[13579][26])"
+_LEAP_YEAR = f"(?:[0-9]{{2}}{_FOURTH}|{_FOURTH}00)"
 _DATE = (
-    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
-    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8])))"
+    f"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    f"|{_LEAP_YEAR}-02-29)"
 )
 _TIME = (
     f"(?:(?:[01][0-9]|2[0-3]):{_TWO}:{_TWO}(?:\\.[0-9]{{1,6}})?(?:Z|[+-](?:0[0-9]|1[0-4]):{_TWO}))"
@@ -74,7 +76,7 @@ def any_json_object() -> Node:
 class Schema:
     """One schema on its way into the tree. `unenforced` is what it says and we let pass."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, budget: Budget | None = None) -> None:
         """Raises BadGrammar or TooComplex when it is no schema, or too large for one."""
         if not isinstance(root, (dict, bool)):
             raise BadGrammar("a schema is an object or a boolean")
@@ -82,6 +84,7 @@ class Schema:
             raise TooComplex(f"the schema has more than {MAX_BYTES} bytes")
         self.unenforced: set[str] = set()
         self._root = root
+        self._budget = budget or Budget()
         self._nodes = 0
         self._depth = 0
         self._within: dict[str, int] = {}  # references being followed, and how often
@@ -128,9 +131,19 @@ class Schema:
         return alt(self._typed(kind, schema, at) for kind in self._types(schema, at))
 
     def _check_keywords(self, schema: Mapping[str, Any], at: str) -> None:
+        check_shapes(schema, at)
         for keyword in schema:
             if keyword in REFUSED:
                 raise BadGrammar(f"{at}: the keyword '{keyword}' is not supported")
+            if keyword not in KEYWORDS and not keyword.startswith("x-"):
+                self._let_pass(keyword)
+        if "$id" in schema and at != "#" and not str(schema["$id"]).startswith("#"):
+            raise BadGrammar(f"{at}: '$id' is only supported at the root")
+
+    def _let_pass(self, what: str) -> None:
+        """It is told in a header, so it is written as one may be."""
+        if len(self.unenforced) < _MOST_TOLD:
+            self.unenforced.add(quote(what[:60], safe=":"))
 
     # references
 
@@ -149,11 +162,11 @@ class Schema:
             self._within[reference] -= 1
 
     def _resolved(self, reference: Any, at: str) -> Any:
-        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        if not isinstance(reference, str) or (reference + "/")[:2] != "#/":
             raise BadGrammar(f"{at}: '$ref' must point into this schema: '#/…'")
         found = self._root
         for step in reference.split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
+            name = unquote(step).replace("~1", "/").replace("~0", "~")
             if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
                 found = found[int(name)]
             elif isinstance(found, dict) and name in found:
@@ -165,22 +178,22 @@ class Schema:
     # combinations
 
     def _all_of(self, schema: Mapping[str, Any], at: str) -> Any:
-        parts = _list(schema, "allOf", at)
+        parts = schema["allOf"]
         merged: Any = {key: value for key, value in schema.items() if key != "allOf"}
         for part in parts:
             followed = part
             while isinstance(followed, dict) and "$ref" in followed:
                 siblings = {key: value for key, value in followed.items() if key != "$ref"}
+                target = self._resolved(followed["$ref"], at)
                 if self._within.get(followed["$ref"], 0) > RECURSION:
                     return False
-                target = self._resolved(followed["$ref"], at)
                 self._count_node()
                 followed = merge(target, siblings, at) if siblings else target
             merged = merge(merged, followed, at)
         return merged
 
     def _branches(self, schema: Mapping[str, Any], keyword: str, at: str) -> Node:
-        branches = _list(schema, keyword, at)
+        branches = schema[keyword]
         rest = {key: value for key, value in schema.items() if key != keyword}
         if keyword == "oneOf" and not alternatives_are_apart(branches, self._root):
             raise BadGrammar(
@@ -203,14 +216,16 @@ class Schema:
         return schema
 
     def _constants(self, schema: Mapping[str, Any], at: str) -> Node:
-        values = [schema["const"]] if "const" in schema else _list(schema, "enum", at)
+        values = [schema["const"]] if "const" in schema else schema["enum"]
         if "const" in schema and "enum" in schema:
-            values = [value for value in values if value in _list(schema, "enum", at)]
-        others = (schema.keys() & ENFORCED) - {"enum", "const", "type"}
-        if others:
-            raise BadGrammar(f"{at}: '{min(others)}' beside 'enum' or 'const' is not supported")
-        kinds = self._types(schema, at)
-        return alt(json_text.constant(value) for value in values if _is_of(value, kinds))
+            listed = schema["enum"]
+            values = [value for value in values if any(same(value, one) for one in listed)]
+        kinds = self._types(schema, at) if "type" in schema else TYPES
+        found = alt(json_text.constant(value) for value in values if _is_of(value, kinds))
+        rest = {name: one for name, one in schema.items() if name not in ("enum", "const")}
+        if not (rest.keys() & ENFORCED) - {"type"}:
+            return found
+        return both(found, self._any(rest, at), self._budget)
 
     # types
 
@@ -219,8 +234,6 @@ class Schema:
         if given is None:
             return self._implied(schema)
         kinds = [given] if isinstance(given, str) else given
-        if not isinstance(kinds, list) or not kinds:
-            raise BadGrammar(f"{at}: 'type' must be a type or a list of types")
         for kind in kinds:
             if kind not in TYPES:
                 raise BadGrammar(f"{at}: {json.dumps(kind)} is not a type")
@@ -250,63 +263,86 @@ class Schema:
         return self._array(schema, at) if kind == "array" else self._object(schema, at)
 
     def _string(self, schema: Mapping[str, Any], at: str) -> Node:
-        least = _count(schema, "minLength", at, 0)
-        most = _count(schema, "maxLength", at, None)
-        pattern, form = schema.get("pattern"), schema.get("format")
+        least = _count(schema, "minLength")
+        most = _count(schema, "maxLength")
+        patterns, form = schema.get("pattern", ()), schema.get("format")
+        if isinstance(patterns, str):  # merged schemas have several
+            patterns = (patterns,)
         if form is not None and form not in FORMATS:
-            self.unenforced.add(f"format:{form}")
+            self._let_pass(f"format:{form}")
             form = None
-        if pattern is None and form is None:
-            if most is not None and least is not None and least > most:
-                return NEVER
-            return json_text.string(least or 0, most)
-        if pattern is not None and form is not None:
-            raise BadGrammar(f"{at}: 'pattern' together with 'format' is not supported")
-        if least or most is not None:
-            raise BadGrammar(
-                f"{at}: '{'pattern' if pattern is not None else 'format'}' together with "
-                "'minLength' or 'maxLength' is not supported; say the length in the pattern"
-            )
+        if most is not None and least is not None and least > most:
+            return NEVER
+        found = [self._pattern(pattern, at) for pattern in patterns]
         if form is not None:
-            return json_text.quoted(whole(FORMATS[form]))
-        if not isinstance(pattern, str):
-            raise BadGrammar(f"{at}: 'pattern' must be a string")
+            found.append(json_text.quoted(whole(FORMATS[form])))
+        if not found or least or most is not None:
+            found.append(json_text.string(least or 0, most))
+        return self._all(found)
+
+    def _pattern(self, pattern: str, at: str) -> Node:
         try:
             return json_text.quoted(json_text.escaped(inside(pattern)))
         except BadGrammar as error:
             raise BadGrammar(f"{at}: bad 'pattern': {error}") from error
 
+    def _all(self, nodes: Sequence[Node]) -> Node:
+        found, *others = nodes
+        for other in others:
+            found = both(found, other, self._budget)
+        return found
+
     def _number(self, kind: str, schema: Mapping[str, Any], at: str) -> Node:
-        step = schema.get("multipleOf")
-        if step is not None and not (kind == "integer" and step == 1):
-            raise BadGrammar(f"{at}: 'multipleOf' is not supported")
-        low, high = _bounds(kind, schema, at)
-        if low is not None and high is not None and low > high:
-            return NEVER
-        return integer(low, high) if kind == "integer" else number(low, high)
+        step = _decimal(schema, "multipleOf", at)
+        if step is not None and step <= 0:
+            raise BadGrammar(f"{at}: 'multipleOf' must be more than zero")
+        low, high = _bounds(schema, at)
+        try:
+            return (integer if kind == "integer" else number)(low, high, step)
+        except BadGrammar as error:
+            raise BadGrammar(f"{at}: {error}") from error
 
     def _array(self, schema: Mapping[str, Any], at: str) -> Node:
-        if schema.get("uniqueItems"):
-            raise BadGrammar(f"{at}: 'uniqueItems' is not supported")
-        least = _count(schema, "minItems", at, 0) or 0
-        most = _count(schema, "maxItems", at, None)
-        prefix = schema.get("prefixItems", [])
-        if not isinstance(prefix, list):
-            raise BadGrammar(f"{at}: 'prefixItems' must be a list")
-        rest = self._any(schema.get("items", True), f"{at}/items")
-        first = [self._any(one, f"{at}/prefixItems/{i}") for i, one in enumerate(prefix)]
+        least = _count(schema, "minItems") or 0
+        most = _count(schema, "maxItems")
+        places, others, where = _places(schema, at)
+        first = [self._any(one, f"{at}/{where}/{i}") for i, one in enumerate(places)]
+        # Items that can't be there are not asked after: their schema may be one we refuse.
+        is_full = most is not None and most <= len(first)
+        rest = NEVER if is_full else self._any(others, f"{at}/items")
         if most is not None and least > most:
             return NEVER
-        if not first:
+        if schema.get("uniqueItems") and most not in (0, 1):
+            inner = self._distinct(first, rest, least, most, at)
+        elif first:
+            inner = _prefixed(first, rest, least, most)
+        else:
             return json_text.array(rest, least, most)
-        return seq(literal("["), _prefixed(first, rest, least, most), literal("]"))
+        return seq(literal("["), inner, literal("]"))
+
+    def _distinct(
+        self, first: Sequence[Node], rest: Node, least: int, most: int | None, at: str
+    ) -> Node:
+        def few(item: Node) -> Texts:
+            found = {} if item == NEVER else texts(automaton(item, self._budget))
+            if found is None:
+                raise BadGrammar("'uniqueItems' is only supported over few values: constants, "
+                                 "enums, booleans, null")  # fmt: skip
+            return found
+
+        try:
+            return distinct([few(item) for item in first], few(rest), least, most)
+        except BadGrammar as error:
+            raise BadGrammar(f"{at}: {error}") from error
 
     def _object(self, schema: Mapping[str, Any], at: str) -> Node:
-        declared = _map(schema, "properties", at)
-        required = _names(schema, at)
-        extra = schema.get("additionalProperties", False)
-        least = _count(schema, "minProperties", at, 0) or 0
-        most = _count(schema, "maxProperties", at, None)
+        declared = schema.get("properties", {})
+        required = list(dict.fromkeys(schema.get("required", ())))
+        # A schema that names no property at all means objects of any kind.
+        is_any = "properties" not in schema and not required
+        extra = schema.get("additionalProperties", is_any)
+        least = _count(schema, "minProperties") or 0
+        most = _count(schema, "maxProperties")
         if len(declared) > MAX_PROPERTIES:
             raise TooComplex(f"{at} has more than {MAX_PROPERTIES} properties")
         members = []
@@ -323,35 +359,37 @@ class Schema:
             value = self._any(extra, f"{at}/additionalProperties")
             keys = json_text.any_key_but({*declared, *required})
             others = seq(keys, json_text.COLON, value)
-        self._check_property_counts(members, others, least, most, at)
+        self._check_property_counts(members, least, most, at)
+        # Keys of other members may repeat: there are never more of them than are written.
+        spare = None if most is None else most - len(members)
+        more = others if spare is None or spare > 0 else NEVER
         if least == 1 and not members:
-            return seq(literal("{"), others, literal("}"))
-        return seq(literal("{"), _members(members, others), literal("}"))
+            return seq(literal("{"), _others(more, spare), literal("}"))
+        return seq(literal("{"), _members(members, more, spare), literal("}"))
 
     def _check_property_counts(
         self,
         members: list[tuple[Node, bool]],
-        others: Node,
         least: int,
         most: int | None,
         at: str,
     ) -> None:
-        """Counts are enforced where they say nothing new: keys could repeat otherwise."""
         sure = sum(is_required for _, is_required in members)
         if least > sure and not (least == 1 and not members):
             raise BadGrammar(f"{at}: 'minProperties' above the number of required properties "
                              "is not supported")  # fmt: skip
-        if most is not None and (others != NEVER or most < len(members)):
-            raise BadGrammar(f"{at}: 'maxProperties' is not supported here")
+        if most is not None and most < len(members):
+            raise BadGrammar(f"{at}: 'maxProperties' below the number of declared properties is "
+                             "not supported")  # fmt: skip
 
 
-def _members(members: list[tuple[Node, bool]], others: Node) -> Node:
+def _members(members: list[tuple[Node, bool]], others: Node, spare: int | None) -> Node:
     """Members in order, commas between those that are there.
 
     Around the first required member every comma has its place. Without one, whichever optional
     member comes first decides, so the tree grows with the square of their number.
     """
-    more = repeat(seq(json_text.COMMA, others), 0, None)
+    more = repeat(seq(json_text.COMMA, others), 0, spare)
     if any(member == NEVER for member, is_required in members if is_required):
         return NEVER
     possible = [one for one in members if one[0] != NEVER]
@@ -365,8 +403,12 @@ def _members(members: list[tuple[Node, bool]], others: Node) -> Node:
         seq(member, _tail(possible[index + 1 :]), more)
         for index, (member, _) in enumerate(possible)
     ]
-    only_others = seq(others, more) if others != NEVER else NEVER
-    return alt([literal(""), *firsts, only_others])
+    return alt([literal(""), *firsts, _others(others, spare)])
+
+
+def _others(others: Node, spare: int | None) -> Node:
+    """At least one of them."""
+    return NEVER if others == NEVER else repeat(others, 1, spare, json_text.COMMA)
 
 
 def _tail(members: list[tuple[Node, bool]]) -> Node:
@@ -390,66 +432,51 @@ def _prefixed(first: list[Node], rest: Node, least: int, most: int | None) -> No
     return tail
 
 
-def _bounds(kind: str, schema: Mapping[str, Any], at: str) -> tuple[int | None, int | None]:
-    """The least and the greatest value. Bounds of numbers must be whole and closed."""
-    lows: list[int] = []
-    highs: list[int] = []
-    for keyword, side, is_open in (
-        ("minimum", lows, False),
-        ("exclusiveMinimum", lows, True),
-        ("maximum", highs, False),
-        ("exclusiveMaximum", highs, True),
-    ):
-        value = schema.get(keyword)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise BadGrammar(f"{at}: '{keyword}' must be a number")
-        if kind == "number" and (is_open or value != int(value)):
-            raise BadGrammar(f"{at}: '{keyword}' of {value} is not supported for numbers")
-        up = side is lows
-        whole_value = -int(-value // 1) if up else int(value // 1)
-        if is_open and whole_value == value:
-            whole_value += 1 if up else -1
-        side.append(whole_value)
-    return max(lows, default=None), min(highs, default=None)
+def _places(schema: Mapping[str, Any], at: str) -> tuple[list[Any], Any, str]:
+    """Schemas of the first items, of all others, and the keyword that has the first."""
+    items, prefix = schema.get("items", True), schema.get("prefixItems", [])
+    if not isinstance(items, list):
+        return prefix, items, "prefixItems"
+    if prefix:
+        raise BadGrammar(f"{at}: 'prefixItems' beside a list of 'items' is not supported")
+    return items, schema.get("additionalItems", True), "items"
 
 
-def _count(schema: Mapping[str, Any], keyword: str, at: str, default: int | None) -> int | None:
-    value = schema.get(keyword, default)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return value
-    if isinstance(value, float) and value >= 0 and value == int(value):
-        return int(value)
-    raise BadGrammar(f"{at}: '{keyword}' must be a whole number, zero or more")
+def _bounds(schema: Mapping[str, Any], at: str) -> tuple[Bound | None, Bound | None]:
+    """The tightest of each side."""
+    found = {
+        keyword: Bound(value, keyword.startswith("exclusive"))
+        for keyword in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+        if (value := _decimal(schema, keyword, at)) is not None
+    }
+    lows = [found[keyword] for keyword in ("minimum", "exclusiveMinimum") if keyword in found]
+    highs = [found[keyword] for keyword in ("maximum", "exclusiveMaximum") if keyword in found]
+    return (
+        max(lows, key=lambda bound: (bound.value, bound.is_open), default=None),
+        min(highs, key=lambda bound: (bound.value, not bound.is_open), default=None),
+    )
 
 
-def _list(schema: Mapping[str, Any], keyword: str, at: str) -> list[Any]:
-    value = schema[keyword]
-    if not isinstance(value, list) or not value:
-        raise BadGrammar(f"{at}: '{keyword}' must be a list that is not empty")
-    return value
+def _decimal(schema: Mapping[str, Any], keyword: str, at: str) -> Decimal | None:
+    value = schema.get(keyword)
+    if value is None:
+        return None
+    found = Decimal(str(value))
+    if not found.is_finite():
+        raise BadGrammar(f"{at}: '{keyword}' is too large")
+    return found
 
 
-def _map(schema: Mapping[str, Any], keyword: str, at: str) -> Mapping[str, Any]:
-    value = schema.get(keyword, {})
-    if not isinstance(value, dict):
-        raise BadGrammar(f"{at}: '{keyword}' must be an object")
-    return value
+def _count(schema: Mapping[str, Any], keyword: str) -> int | None:
+    value = schema.get(keyword)
+    return None if value is None else int(value)
 
 
-def _names(schema: Mapping[str, Any], at: str) -> list[str]:
-    value = schema.get("required", [])
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise BadGrammar(f"{at}: 'required' must be a list of names")
-    return list(dict.fromkeys(value))
-
-
-def _is_of(value: Any, kinds: list[str]) -> bool:
+def _is_of(value: Any, kinds: Sequence[str]) -> bool:
     if isinstance(value, bool):
         return "boolean" in kinds
     if isinstance(value, (int, float)):
-        is_whole = value == int(value)
+        is_whole = isinstance(value, int) or value.is_integer()
         return "number" in kinds or (is_whole and "integer" in kinds)
     names = {str: "string", list: "array", dict: "object", type(None): "null"}
     return names[type(value)] in kinds

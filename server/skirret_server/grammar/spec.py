@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["regex", "ebnf", "json_schema", "json_object", "choice", "tools"]
+Kind = Literal["regex", "ebnf", "json_schema", "json_object", "choice", "tools", "structural_tag"]
 
 
 @dataclass(frozen=True, slots=True)

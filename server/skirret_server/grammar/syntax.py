@@ -38,7 +38,16 @@ class Repeat:
     separator: Node = Seq(())
 
 
-Node = Chars | Seq | Alt | Repeat
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """An automaton that was made already: of each state the bytes low..high and where they lead."""
+
+    edges: tuple[tuple[tuple[int, int, int], ...], ...]
+    accepts: frozenset[int]
+    start: int = 0
+
+
+Node = Chars | Seq | Alt | Repeat | Graph
 
 EMPTY = Seq(())
 NEVER = Alt(())  # matches nothing at all
@@ -102,5 +111,7 @@ def size(node: Node) -> int:
         return sum(map(size, node.parts))
     if isinstance(node, Alt):
         return 1 + sum(map(size, node.options))
+    if isinstance(node, Graph):
+        return len(node.edges)
     times = node.max if node.max is not None else max(1, node.min)
     return times * (size(node.part) + size(node.separator))

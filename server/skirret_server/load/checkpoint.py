@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,16 @@ from torch import Tensor
 
 from skirret_server.load.errors import BrokenCheckpoint, UnsupportedModel
 from skirret_server.load.progress import Progress
+from skirret_server.model.shard import Cut
 
 _PIECE = 16 << 20  # bytes read at once
 _HEADER_LIMIT = 100 << 20  # bytes; as the format says
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 # Tables that old checkpoints carry and every loader computes itself.
 _IGNORED = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias")
+# What GPTQ and AWQ write in place of a weight, also where config.json is silent of it.
+_QUANTISED = (".qweight", ".qzeros", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".SCB")
+_UNCUT: Mapping[str, Cut] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +37,28 @@ class Stored:
     shape: tuple[int, ...]
 
 
-def read_into(places: Iterable[tuple[str, Tensor]], folder: Path, progress: Progress) -> None:
-    """Fills every place from the checkpoint in `folder`. Raises BrokenCheckpoint."""
+def read_into(
+    places: Iterable[tuple[str, Tensor]],
+    folder: Path,
+    progress: Progress,
+    cuts: Mapping[str, Cut] = _UNCUT,
+) -> None:
+    """Fills every place from the checkpoint in `folder`, some from a part of a tensor.
+
+    Raises BrokenCheckpoint or UnsupportedModel before anything is read, where it can be known.
+    """
     wanted = dict(places)
     stored = index(folder)
-    check(wanted, stored)
-    in_order = sorted(wanted, key=lambda name: (stored[name].file, stored[name].start))
-    progress.begin("loading weights", sum(stored[n].end - stored[n].start for n in in_order))
+    check({name: _whole(place, cuts.get(name)) for name, place in wanted.items()}, stored)
+    parts = {name: _part(stored[name], cuts.get(name), place) for name, place in wanted.items()}
+    in_order = sorted(wanted, key=lambda name: (parts[name].file, parts[name].start))
+    progress.begin("loading weights", sum(parts[n].end - parts[n].start for n in in_order))
     for name in in_order:
-        _read(stored[name], name, wanted[name], progress)
+        tensor = _read(parts[name], name, progress)
+        cut = cuts.get(name)
+        if cut is not None and cut.axis:
+            tensor = tensor.narrow(cut.axis, cut.start, wanted[name].shape[cut.axis])
+        wanted[name].copy_(tensor)
 
 
 def index(folder: Path) -> dict[str, Stored]:
@@ -76,15 +93,16 @@ def files(folder: Path) -> list[Path]:
     return found
 
 
-def check(wanted: Mapping[str, Tensor], stored: Mapping[str, Stored]) -> None:
-    """Refuses a checkpoint that is not exactly the model's."""
-    for name, place in wanted.items():
+def check(wanted: Mapping[str, tuple[int, ...]], stored: Mapping[str, Stored]) -> None:
+    """Refuses a checkpoint that has not exactly the model's tensors, in these shapes."""
+    _refuse_quantised(stored.keys())
+    for name, shape in wanted.items():
         tensor = stored.get(name)
         if tensor is None:
             raise BrokenCheckpoint(f"{name} is missing")
-        if tensor.shape != tuple(place.shape):
+        if tensor.shape != shape:
             raise BrokenCheckpoint(
-                f"{name} is {list(tensor.shape)} where config.json wants {list(place.shape)}"
+                f"{name} is {list(tensor.shape)} where config.json wants {list(shape)}"
             )
         if tensor.dtype not in _DTYPES:
             raise UnsupportedModel(f"{name} is {tensor.dtype}; known are {', '.join(_DTYPES)}")
@@ -92,6 +110,32 @@ def check(wanted: Mapping[str, Tensor], stored: Mapping[str, Stored]) -> None:
     for name in stored.keys() - wanted.keys():
         if not name.endswith(_IGNORED) and not (is_tied and name == "lm_head.weight"):
             raise BrokenCheckpoint(f"{name} belongs to no part of this model")
+
+
+def _refuse_quantised(names: Set[str]) -> None:
+    for name in sorted(names):
+        if name.endswith(_QUANTISED):
+            raise UnsupportedModel(
+                f"the checkpoint is quantised: it has {name}; give the bf16 or fp32 one instead"
+            )
+
+
+def _whole(place: Tensor, cut: Cut | None) -> tuple[int, ...]:
+    """The shape of the tensor of which `place` takes a part."""
+    shape = list(place.shape)
+    if cut is not None:
+        shape[cut.axis] = cut.whole
+    return tuple(shape)
+
+
+def _part(stored: Stored, cut: Cut | None, place: Tensor) -> Stored:
+    """Rows are read alone; of columns, all are read and the others dropped."""
+    if cut is None or cut.axis:
+        return stored
+    row = (stored.end - stored.start) // cut.whole
+    start = stored.start + cut.start * row
+    shape = (place.shape[0], *stored.shape[1:])
+    return Stored(stored.file, start, start + place.shape[0] * row, stored.dtype, shape)
 
 
 def _header(file: Path) -> dict[str, Stored]:
@@ -115,6 +159,8 @@ def _header(file: Path) -> dict[str, Stored]:
 def _stored(file: Path, base: int, size: int, name: str, entry: dict[str, Any]) -> Stored:
     start, end = entry["data_offsets"]
     dtype, shape = entry["dtype"], tuple(entry["shape"])
+    if not 0 <= start <= end:
+        raise BrokenCheckpoint(f"{name} lies at {start} to {end}, which is nowhere")
     if base + end > size:
         raise BrokenCheckpoint(
             f"{name} is cut off: {file.name} has {size} bytes, and it ends at {base + end}"
@@ -126,7 +172,7 @@ def _stored(file: Path, base: int, size: int, name: str, entry: dict[str, Any]) 
     return Stored(file, base + start, base + end, dtype, shape)
 
 
-def _read(stored: Stored, name: str, place: Tensor, progress: Progress) -> None:
+def _read(stored: Stored, name: str, progress: Progress) -> Tensor:
     tensor = torch.empty(stored.shape, dtype=_DTYPES[stored.dtype])
     raw = tensor.view(-1).view(torch.uint8).numpy().data
     with stored.file.open("rb", buffering=0) as stream:
@@ -138,4 +184,4 @@ def _read(stored: Stored, name: str, place: Tensor, progress: Progress) -> None:
                 raise BrokenCheckpoint(f"{name} is cut off: {stored.file.name} became shorter")
             at += count
             progress.moved(count)
-    place.copy_(tensor)
+    return tensor

@@ -54,8 +54,7 @@ async def download(
     `check` sees the folder once everything but the weights is there, and may refuse the model.
     """
     progress.begin("finding the model")
-    soon = replace(patience, stall=min(patience.stall, _FIRST_ANSWER))
-    listing = await _Patience(soon, SourceUnavailable).until_done(remote.listing)
+    listing = await listed(remote, patience)
     target = cache / remote.name / listing.version
     async with _alone(cache / remote.name, target, progress):
         if target.is_dir():
@@ -63,7 +62,7 @@ async def download(
             return target
         part = target.with_name(f".part-{listing.version}")
         part.mkdir(parents=True, exist_ok=True)
-        files = _needed(remote, listing)
+        files = list(listing.files)
         _make_sure_of_space(part, files)
         small, large = (
             [each for each in files if each.name.endswith(".safetensors") is is_weight]
@@ -75,6 +74,13 @@ async def download(
         await fetch.all(large)
         part.rename(target)
     return target
+
+
+async def listed(remote: Remote, patience: Patience) -> Listing:
+    """The files that a server reads. Raises LoadError."""
+    soon = replace(patience, stall=min(patience.stall, _FIRST_ANSWER))
+    found = await _Patience(soon, SourceUnavailable).until_done(remote.listing)
+    return replace(found, files=tuple(_needed(remote, found)))
 
 
 class _Patience:

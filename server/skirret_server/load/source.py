@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from skirret_server.load.download import Patience, download
+from skirret_server.load.download import Patience, download, listed
 from skirret_server.load.errors import SourceNotFound
 from skirret_server.load.progress import Progress
 from skirret_server.load.remote import Remote
@@ -26,25 +27,62 @@ def fetch(
     is in the environment: HF_ENDPOINT, HF_TOKEN, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, AWS_REGION, XDG_CACHE_HOME. Raises LoadError.
     """
-    scheme, separator, rest = uri.partition("://")
-    if not separator or scheme == "file":
-        folder = Path(rest if separator else uri).expanduser()
-        if not folder.is_dir():
-            raise SourceNotFound(f"{folder} is not a folder")
+    if (folder := _local(uri)) is not None:
         return folder
-    if scheme not in ("hf", "s3"):
-        raise SourceNotFound(f"{uri}: give a folder, or a URI that begins with hf:// or s3://")
 
     async def bring() -> Path:
-        remote = _hub(rest, environment) if scheme == "hf" else _bucket(rest, environment)
-        try:
+        async with _opened(uri, environment) as remote:
             return await download(
                 remote, cache(environment), progress, check, patience or Patience()
             )
-        finally:
-            await remote.close()
 
     return asyncio.run(bring())
+
+
+def look(
+    uri: str,
+    check: Callable[[Path], object],
+    environment: Mapping[str, str] = os.environ,
+    patience: Patience | None = None,
+) -> str:
+    """What there is at `uri`, in a line; brings nothing here. Blocks. Raises LoadError as `fetch`.
+
+    `check` is asked where the files are at hand; of a remote source only its list of files is read.
+    """
+    if (folder := _local(uri)) is not None:
+        check(folder)
+        return str(folder)
+
+    async def see() -> str:
+        async with _opened(uri, environment) as remote:
+            found = await listed(remote, patience or Patience())
+            size = sum(each.size for each in found.files)
+            return f"{remote.name} {found.version}: {len(found.files)} files, {size} bytes"
+
+    return asyncio.run(see())
+
+
+def _local(uri: str) -> Path | None:
+    """None for a source that must be fetched."""
+    scheme, separator, rest = uri.partition("://")
+    if separator and scheme in ("hf", "s3"):
+        return None
+    if separator and scheme != "file":
+        raise SourceNotFound(f"{uri}: give a folder, or a URI that begins with hf:// or s3://")
+    folder = Path(rest if separator else uri).expanduser()
+    if not folder.is_dir():
+        raise SourceNotFound(f"{folder} is not a folder")
+    return folder
+
+
+@asynccontextmanager
+async def _opened(uri: str, environment: Mapping[str, str]) -> AsyncIterator[Remote]:
+    scheme, _, rest = uri.partition("://")
+    remote = _hub(rest, environment) if scheme == "hf" else _bucket(rest, environment)
+    try:
+        yield remote
+    finally:
+        await remote.close()
 
 
 def cache(environment: Mapping[str, str]) -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from skirret_server.model.description import Config, Description, decoder
+from skirret_server.model.description import Config, Description, decoder, later_windows
 
 
 def describe(config: Config) -> Description:
-    return decoder({"use_sliding_window": False, **config}, qkv_bias=True)
+    return decoder(config, qkv_bias=True, windows=later_windows(config))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from skirret_server.model.description import Config, Description, decoder
+from skirret_server.model.description import Config, Description, decoder, later_windows
 
 
 def describe(config: Config) -> Description:
     bias = bool(config.get("attention_bias", False))
     return decoder(
-        {"use_sliding_window": False, **config},
+        {"head_dim": 128, **config},
         qkv_bias=bias,
         output_bias=bias,
         normed_heads=True,
+        windows=later_windows(config),
     )

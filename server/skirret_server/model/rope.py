@@ -14,7 +14,7 @@ from skirret_server.model.description import Rope
 
 def tables(rope: Rope, head_size: int, positions: int) -> tuple[Tensor, Tensor]:
     """cos_PH and sin_PH, the first half of sin negated: see `rotate`."""
-    frequencies, scale = _frequencies(rope, head_size)
+    frequencies, scale = _frequencies(rope, head_size, positions)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
     cos, sin = angles.cos() * scale, angles.sin() * scale
     return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
@@ -26,7 +26,7 @@ def rotate(x_TNH: Tensor, cos_T1H: Tensor, sin_T1H: Tensor) -> Tensor:
     return torch.addcmul(x_TNH * cos_T1H, swapped, sin_T1H)
 
 
-def _frequencies(rope: Rope, head_size: int) -> tuple[Tensor, float]:
+def _frequencies(rope: Rope, head_size: int, positions: int) -> tuple[Tensor, float]:
     """The angle of each pair for one position, and a factor on cos and sin."""
     plain: Tensor = 1.0 / rope.theta ** (torch.arange(0, head_size, 2).float() / head_size)
     match rope.kind:
@@ -34,10 +34,25 @@ def _frequencies(rope: Rope, head_size: int) -> tuple[Tensor, float]:
             return plain, 1.0
         case "linear":
             return plain / float(rope.parameters["factor"]), 1.0
+        case "dynamic":
+            return _dynamic(rope, head_size, positions), 1.0
         case "llama3":
             return _llama3(rope, plain), 1.0
         case "yarn":
             return _yarn(rope, plain, head_size)
+
+
+def _dynamic(rope: Rope, head_size: int, positions: int) -> Tensor:
+    """Slower the longer the context that is served, from the model's own on.
+
+    Not the longer the sequence: what was computed of a prefix must stay right as it grows.
+    """
+    parameters = rope.parameters
+    factor = float(parameters["factor"])
+    stretch = max(positions / float(parameters["original_max_position_embeddings"]), 1.0)
+    theta = rope.theta * (factor * stretch - (factor - 1)) ** (head_size / (head_size - 2))
+    frequencies: Tensor = 1.0 / theta ** (torch.arange(0, head_size, 2).float() / head_size)
+    return frequencies
 
 
 def _llama3(rope: Rope, plain: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def _draw_wide(logits_RV: Tensor, samplings: Rows[Sampling], dice: Rows[float]) 
         floor = torch.tensor(floors, device=logits_RV.device).unsqueeze(-1)
         peak = logits_RV.amax(-1, keepdim=True)
         logits_RV = logits_RV.masked_fill(logits_RV < peak + floor, -torch.inf)
-    return _invert(logits_RV.softmax(-1), dice)
+    return invert(logits_RV.softmax(-1), _shares(dice, logits_RV))
 
 
 def _draw_narrow(
@@ -78,7 +78,7 @@ def _draw_narrow(
     min_p = torch.tensor([each.min_p for each in samplings], device=device).unsqueeze(-1)
     is_out = (before_RS >= top_p) | (probabilities_RS < min_p * probabilities_RS[:, :1])
     is_out[:, 0] = False
-    drawn = _invert(probabilities_RS.masked_fill(is_out, 0.0), dice)
+    drawn = invert(probabilities_RS.masked_fill(is_out, 0.0), _shares(dice, logits_RV))
     tokens = ids_RS.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
     mass = (before_RS[:, -1] + probabilities_RS[:, -1]).tolist()
     short = [
@@ -96,10 +96,13 @@ def _draw_narrow(
     return tokens
 
 
-def _invert(weights_RS: Tensor, dice: Rows[float]) -> Tensor:
+def invert(weights_RS: Tensor, shares_R: Tensor) -> Tensor:
     """The index where each row's running sum passes its die's share of the total."""
     sums_RS = weights_RS.cumsum(-1, dtype=torch.float64)
-    shares = torch.tensor(dice, dtype=torch.float64, device=weights_RS.device)
-    targets = shares.unsqueeze(-1) * sums_RS[:, -1:]
+    targets = shares_R.unsqueeze(-1) * sums_RS[:, -1:]
     # The first sum *above* the target: a weight of zero is never chosen.
     return torch.searchsorted(sums_RS, targets, right=True).squeeze(-1)
+
+
+def _shares(dice: Rows[float], like: Tensor) -> Tensor:
+    return torch.tensor(dice, dtype=torch.float64, device=like.device)

@@ -45,11 +45,20 @@ def sample(logits_RV: Tensor, sequences: Rows[Sequence], end_tokens: Set[TokenId
             top = _sampling(sequences[row]).logprobs or 0
             logprobs[row] = score(raw[at : at + 1], [drawn[row]], top)[0]
     return [
-        Outcome(error=_error(is_sound[row]))
-        if not has_choice[row]
-        else Outcome(token=token, logprob=logprobs.get(row))
+        outcome_of(token, logprobs.get(row), is_sound[row], has_choice[row])
         for row, token in enumerate(drawn)
     ]
+
+
+def outcome_of(
+    token: TokenId, logprob: Logprob | None, is_sound: bool, has_choice: bool
+) -> Outcome:
+    """A row fails whose logits were no numbers, or of which nothing was left to choose from."""
+    if has_choice:
+        return Outcome(token=token, logprob=logprob)
+    if is_sound:
+        return Outcome(error="the constraints on the answer allow no token")
+    return Outcome(error="the model computed values that are no numbers")
 
 
 def score(logprobs_RV: Tensor, tokens: Rows[TokenId], top: int) -> list[Logprob]:
@@ -72,9 +81,3 @@ def _peaks(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sampling(sequence: Sequence) -> Sampling:
     return sequence.request.sampling
-
-
-def _error(is_sound: bool) -> str:
-    if is_sound:
-        return "the constraints on the answer allow no token"
-    return "the model computed values that are no numbers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -20,33 +21,35 @@ class InteractiveLane:
     def __init__(self, cached_tokens: CachedTokens | None, age_bound: float) -> None:
         self._cached_tokens = cached_tokens  # None: arrival alone decides
         self._age_bound = age_bound  # seconds after which arrival decides
-        self._waiting: dict[int, Sequence] = {}
+        self._waiting: list[Sequence] = []  # by rank: a long queue is not sorted at every step
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, sequence: Sequence) -> None:
-        self._waiting[sequence.number] = sequence
+        insort(self._waiting, sequence, key=_by_rank)
 
     def remove(self, sequence: Sequence) -> None:
-        del self._waiting[sequence.number]
+        self._waiting.remove(sequence)
 
     def in_order(self, now: float) -> list[Sequence]:
-        by_arrival = sorted(self._waiting.values(), key=lambda sequence: sequence.rank)
         if self._cached_tokens is None:
-            return by_arrival
-        cached = {each.number: self._cached_tokens(each) for each in by_arrival[:_MATCHED]}
+            return list(self._waiting)
+        cached_tokens = self._cached_tokens
 
         def key(sequence: Sequence) -> tuple[int, bool, int, int]:
             is_old = now - sequence.arrival > self._age_bound
-            hit = 0 if is_old else cached.get(sequence.number, 0)
+            hit = 0 if is_old else cached_tokens(sequence)
             return (-sequence.request.priority, not is_old, -hit, sequence.number)
 
-        return sorted(by_arrival, key=key)
+        # The others have no hit that is known, so they come after these, by rank.
+        return sorted(self._waiting[:_MATCHED], key=key) + self._waiting[_MATCHED:]
 
 
 class BatchLane:
     """Tenants by the tokens they were served; each tenant's by priority, deadline and arrival.
+
+    So a batch's priority moves it before others of its own tenant, and before nobody else's.
 
     A tenant that comes back starts level with the least served of those that are here: it is owed
     nothing for the time it was away.
@@ -86,7 +89,7 @@ class BatchLane:
     def in_order(self) -> Iterator[Sequence]:
         """Lazily: what is charged between two sequences counts for the second."""
         queues = {
-            tenant: iter(sorted(waiting.values(), key=_by_deadline))
+            tenant: iter(sorted(waiting.values(), key=_by_urgency))
             for tenant, waiting in self._waiting.items()
         }
         while queues:
@@ -98,10 +101,11 @@ class BatchLane:
                 yield sequence
 
 
-def _by_deadline(sequence: Sequence) -> tuple[int, float, int]:
-    deadline = sequence.request.deadline
-    return (
-        -sequence.request.priority,
-        math.inf if deadline is None else deadline,
-        sequence.number,
-    )
+def _by_rank(sequence: Sequence) -> tuple[int, ...]:
+    return sequence.rank
+
+
+def _by_urgency(sequence: Sequence) -> tuple[int, float, int, int]:
+    request = sequence.request
+    deadline = math.inf if request.deadline is None else request.deadline
+    return (-request.batch_priority, deadline, -request.priority, sequence.number)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from collections.abc import Sequence as Listing
 from dataclasses import dataclass
+from itertools import takewhile
 
 from skirret_server.cache.prefix import Holding, PrefixCache
 from skirret_server.cache.tokens import common_prefix
 from skirret_server.core import GenerateRequest, Lane, QueueFull, Refused
 from skirret_server.scheduler.expectation import Expectation
 from skirret_server.scheduler.lanes import BatchLane, InteractiveLane
-from skirret_server.scheduler.sequence import LANES, Row, Sequence, Step
+from skirret_server.scheduler.pace import Pace
+from skirret_server.scheduler.sequence import Row, Sequence, Step
 
 # Waiting for another's prefix must save at least this many tokens.
 _WORTH_WAITING = 32
@@ -31,6 +34,7 @@ class Limits:
     age_bound: float = 2.0  # seconds after which a waiting sequence is not overtaken any more
     batch_share: float = 1 / 16  # of a step's tokens, for batch work while people are about
     people_window: float = 5.0  # seconds after their last work for which they are
+    patience: float = 2.5  # how much longer a step may be for prompts, while most people decode
 
 
 @dataclass(slots=True)
@@ -44,12 +48,10 @@ class _Draft:
     def give(self, sequence: Sequence) -> None:
         room = self.room_for(sequence)
         if room > 0:
-            count = min(sequence.remaining, room)
-            self.rows[sequence] = count
-            self._take(sequence, count)
+            self.add(sequence, min(sequence.remaining, room))
 
     def add(self, sequence: Sequence, count: int) -> None:
-        self.rows[sequence] += count
+        self.rows[sequence] = self.rows.get(sequence, 0) + count
         self._take(sequence, count)
 
     def drop(self, sequence: Sequence) -> None:
@@ -80,6 +82,7 @@ class Scheduler:
         self.queried_tokens = 0
         self.hit_tokens = 0
         self._expectation = Expectation()
+        self._pace = Pace(limits.patience)
         self._interactive = InteractiveLane(
             self._cached_tokens if limits.longest_prefix_first and cache.reuse else None,
             limits.age_bound,
@@ -124,26 +127,26 @@ class Scheduler:
     def plan(self, now: float) -> Step:
         """The next step; without rows when there is nothing to do. Pages are taken here."""
         draft = _Draft(self.limits.step_tokens, self._batch_room(now), {})
-        for sequence in self._still_running():
-            if not sequence.is_decoding or draft.room_for(sequence) <= 0:
-                continue
-            if self._grow(sequence, draft):
-                draft.give(sequence)
-        self._continue_prompts("interactive", draft)
+        self._decode(draft)
+        prompts = [each for each in self.running if not each.is_decoding]
+        if self._more_decode(len(draft.rows), prompts):
+            draft.room = self._pace.room(draft.room)
+        self._continue(prompts, "interactive", draft)
         if not self._interactive or (
             self._has_place("interactive") and self._admit(self._interactive.in_order(now), draft)
         ):
-            self._continue_prompts("batch", draft)
+            self._continue(prompts, "batch", draft)
             if self._has_place("batch"):
                 self._admit(self._batch.in_order(), draft)
         self._add_guesses(draft)
         return Step(tuple(_row(sequence, count) for sequence, count in draft.rows.items()))
 
-    def advance(self, step: Step) -> None:
-        """The step was computed; its prompts' prefixes can be shared from now on.
+    def advance(self, step: Step, seconds: float | None = None) -> None:
+        """The step was computed, in `seconds`; its prompts' prefixes can be shared from now on.
 
         Sequences that were removed since it was planned are left out.
         """
+        prompt_tokens = 0
         for row in step.rows:
             sequence = row.sequence
             if sequence.holding is None:
@@ -151,10 +154,13 @@ class Scheduler:
             was_decoding = sequence.is_decoding
             sequence.computed += row.count - len(row.guess)
             if not was_decoding:
+                prompt_tokens += row.count
                 self._share(sequence)
             elif is_batch(sequence):
                 self._batch.charge(sequence.request.tenant, 1)
         self._expectation.relax()
+        if seconds is not None:
+            self._pace.measured(prompt_tokens, seconds)
 
     def _batch_room(self, now: float) -> int:
         """Tokens of this step for the batch lane: none while somebody waits for a first token.
@@ -162,10 +168,13 @@ class Scheduler:
         Whoever comes waits for the step that runs already, so steps stay short while people are
         about, and for some time after.
         """
-        people = [each for each in self.running if not is_batch(each)]
-        if self._interactive or people:
+        running = self.running
+        if self._interactive or (running and not is_batch(running[0])):
             self._people_until = now + self.limits.people_window
-        if self._interactive or not all(each.is_decoding for each in people):
+        if self._interactive or not (self._batch or (running and is_batch(running[-1]))):
+            return 0
+        people = takewhile(lambda each: not is_batch(each), running)
+        if not all(each.is_decoding for each in people):
             return 0
         share = self.limits.batch_share if now < self._people_until else 1.0
         return max(1, int(self.limits.step_tokens * share))
@@ -188,9 +197,33 @@ class Scheduler:
             if self.cache.grow(sequence.holding, sequence.length + guessed):
                 draft.add(sequence, guessed)
 
-    def _continue_prompts(self, lane: Lane, draft: _Draft) -> None:
-        for sequence in self.running:
-            if sequence.request.lane == lane and not sequence.is_decoding:
+    def _more_decode(self, decoding: int, prompts: Listing[Sequence]) -> bool:
+        """Than wait for a first token: then a long step would hold up more than it helps."""
+        waiting = len(self._interactive) + sum(not is_batch(each) for each in prompts)
+        return decoding >= waiting > 0
+
+    def _decode(self, draft: _Draft) -> None:
+        """The next token of each, in order of rank, while some of the later are retracted."""
+        running, page_size = self.running, self.cache.page_size
+        index = 0
+        while index < len(running):
+            sequence = running[index]
+            index += 1
+            if not sequence.is_decoding:
+                continue
+            is_paced = is_batch(sequence)  # of the others, all have room: `Limits` sees to it
+            if is_paced and draft.room_for(sequence) <= 0:
+                continue
+            assert sequence.holding is not None, "only running sequences decode"
+            has_page = len(sequence.tokens) <= len(sequence.holding.pages) * page_size
+            if has_page or self._grow(sequence, draft):
+                draft.rows[sequence] = 1
+                draft.room -= 1
+                draft.batch_room -= is_paced
+
+    def _continue(self, prompts: Iterable[Sequence], lane: Lane, draft: _Draft) -> None:
+        for sequence in prompts:
+            if sequence.request.lane == lane:
                 draft.give(sequence)
 
     def _has_place(self, lane: Lane) -> bool:
@@ -311,6 +344,8 @@ class Scheduler:
             sequence.tokens[: sequence.computed],
             sequence.request.priority + is_prompt,
         )
+        if is_prompt and sequence.request.blocks:
+            self.cache.mark(sequence.holding, sequence.request.blocks)
 
     def _wait(self, sequence: Sequence) -> None:
         self._lane(sequence).add(sequence)
@@ -321,23 +356,16 @@ class Scheduler:
     def _cached_tokens(self, sequence: Sequence) -> int:
         return self.cache.longest(sequence.tokens, sequence.reusable, sequence.request.namespace)
 
-    def _still_running(self) -> Iterator[Sequence]:
-        """Those running, in order of rank, while some of the later ones are retracted."""
-        index = 0
-        while index < len(self.running):
-            yield self.running[index]
-            index += 1
-
 
 def is_batch(sequence: Sequence) -> bool:
-    return sequence.request.lane == LANES[1]
+    return sequence.request.lane == "batch"
 
 
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
+def _rank(sequence: Sequence) -> tuple[int, int, int, int]:
     return sequence.rank
 
 
 def _row(sequence: Sequence, count: int) -> Row:
-    start = sequence.computed
-    guess = sequence.guess[: max(0, count - sequence.remaining)]
-    return Row(sequence, start, count, start + count >= sequence.length, guess)
+    start, length = sequence.computed, len(sequence.tokens)
+    guess = sequence.guess and sequence.guess[: max(0, start + count - length)]
+    return Row(sequence, start, count, start + count >= length, guess)

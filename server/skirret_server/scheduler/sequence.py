@@ -28,6 +28,7 @@ class Sequence:
         "guess",
         "holding",
         "number",
+        "prompt_length",
         "request",
         "seed",
         "tokens",
@@ -41,6 +42,7 @@ class Sequence:
         self.grammar = request.grammar
         self.guess: tuple[TokenId, ...] = ()  # what its grammar expects after the last token
         self.tokens = array("i", request.prompt)
+        self.prompt_length = len(request.prompt)
         self.computed = 0
         self.cached: int | None = None  # None until first admitted
         self.holding: Holding | None = None  # None while waiting
@@ -64,16 +66,13 @@ class Sequence:
         return len(self.tokens) - self.computed
 
     @property
-    def prompt_length(self) -> int:
-        return len(self.request.prompt)
-
-    @property
     def generated(self) -> int:
         return len(self.tokens) - self.prompt_length
 
     @property
     def is_decoding(self) -> bool:
-        return self.remaining == 1 and self.computed > 0
+        computed = self.computed
+        return computed > 0 and len(self.tokens) - computed == 1
 
     @property
     def capacity(self) -> int:
@@ -89,12 +88,15 @@ class Sequence:
         return 0 if self.request.sampling.prompt_logprobs is not None else self.length - 1
 
     @property
-    def rank(self) -> tuple[int, int, int]:
+    def rank(self) -> tuple[int, int, int, int]:
         """Its claim to go on: the highest rank is retracted first."""
-        return (LANES.index(self.request.lane), -self.request.priority, self.number)
+        request = self.request
+        lane = LANES.index(request.lane)
+        # Within the lane only: no batch is as urgent as a person.
+        return (lane, -request.batch_priority, -request.priority, self.number)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen, as `core.Update`
 class Row:
     """Tokens [start, start + count) of one sequence, computed in one step; the last are guessed."""
 
@@ -106,7 +108,8 @@ class Row:
 
     @property
     def tokens(self) -> array[TokenId]:
-        return self.sequence.tokens[self.start : self.start + self.count] + array("i", self.guess)
+        own = self.sequence.tokens[self.start : self.start + self.count]
+        return own + array("i", self.guess) if self.guess else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Step:
         return sum(row.count for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `core.Update`
 class Outcome:
     """What a step gave one row."""
 

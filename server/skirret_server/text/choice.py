@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from skirret_server.core import Finish, FinishReason, Logprob, TokenId, Update
@@ -32,7 +32,7 @@ class Ending:
     matched: str | TokenId | None = None  # the stop string, or the end or stop token
 
 
-@dataclass(slots=True)  # frozen ones take three times as long to make, and this is once a token
+@dataclass(slots=True)  # not frozen, as `core.Update`
 class Piece:
     """What one update let out; any part may be empty."""
 
@@ -72,6 +72,7 @@ class ChoiceText:
         )
         self._split = ReasoningSplit(rules.reasoning) if rules.reasoning else None
         self._thought = ""  # since the last piece
+        self._is_plain = self._scan is None and self._split is None
         self._utf8 = _Utf8Decoder(errors="replace")
         self._utf8.decode(prompt_tail)
         # Characters: [0, released) are out, [released, decoded) are held as a possible stop.
@@ -80,6 +81,8 @@ class ChoiceText:
         self._pending: deque[tuple[int, Entry]] = deque()  # with the character where each ends
 
     def feed(self, update: Update) -> Piece:
+        if self._is_plain and update.finish is None and not update.logprobs:
+            return Piece(self._plain(update.tokens))
         out: list[str] = []
         last = len(update.tokens) - 1
         for index, token in enumerate(update.tokens):
@@ -104,6 +107,15 @@ class ChoiceText:
     @property
     def _matched(self) -> str | None:
         return self._scan.matched if self._scan else None
+
+    def _plain(self, tokens: Sequence[TokenId]) -> str:
+        """What nothing holds back: the whole characters."""
+        self.completion_tokens += len(tokens)
+        shown = [token for token in tokens if token not in self._hidden]
+        text = self._utf8.decode(self._tokenizer.join(shown))
+        self._decoded += len(text)
+        self._released += len(text)
+        return text
 
     def _take(self, token: TokenId, logprob: Logprob | None) -> str:
         if self._split is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,18 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def workspace() -> Iterator[torch.Tensor]:
+    """FlashInfer's, the same for every attention: zeros of this size take as long as a test."""
+    made, zeros = torch.zeros(128 << 20, dtype=torch.uint8), torch.zeros
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "skirret_server.attention.flashinfer.torch.zeros",
+            lambda *shape, **more: made if shape == (made.numel(),) else zeros(*shape, **more),
+        )
+        yield made
 
 
 @pytest.fixture

@@ -15,9 +15,15 @@ from skirret_server import engine, model
 from skirret_server.engine.machine import Memory
 from skirret_server.load import folder as files
 from skirret_server.load.checkpoint import read_into
-from skirret_server.load.errors import BrokenCheckpoint, DoesNotFit, SourceNotFound
+from skirret_server.load.errors import (
+    BrokenCheckpoint,
+    DoesNotFit,
+    SourceNotFound,
+    UnsupportedModel,
+)
 from skirret_server.load.fit import fit
 from skirret_server.load.progress import Progress
+from skirret_server.model.shard import Shard
 from skirret_server.model.weights import Weights
 
 Copy = Callable[..., Path]
@@ -97,6 +103,41 @@ def test_a_checkpoint_of_another_model_is_refused_by_tensor(
         loaded(folder)
 
 
+def test_packed_weights_are_called_quantised_also_where_the_config_is_silent(
+    copy_of_tiny: Copy,
+) -> None:
+    folder = copy_of_tiny()
+    packed = {"model.layers.0.mlp.up_proj.qweight": torch.ones(1, dtype=torch.int32)}
+    rewrite(folder, lambda stored: stored.update(packed))
+    with pytest.raises(UnsupportedModel, match=r"quantised: it has model.layers.0.mlp.up_proj.qw"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize("size", [2, 6])
+def test_the_parts_of_a_split_model_are_the_whole(tiny: Path, size: int) -> None:
+    """It has two key-value heads: of six devices, three have the same."""
+    stored = load_file(tiny / "model.safetensors")
+    description = model.describe(files.config(tiny))
+    parts = []
+    for rank in range(size):
+        weights = Weights(description, torch.float32, Shard(rank, size))
+        read_into(weights.parameters(), tiny, Progress(), weights.cuts())
+        parts.append(weights)
+    for name, tensor in stored.items():
+        places = [dict(each.parameters())[name] for each in parts]
+        cut = parts[0].cuts().get(name)
+        whole = places[0] if cut is None else torch.cat(places, cut.axis)
+        if size == 6 and ("k_proj" in name or "v_proj" in name):
+            whole = torch.cat([places[0], places[3]])
+            assert torch.equal(places[2], places[0])
+        assert torch.equal(whole, tensor), name
+
+
+def test_a_model_that_does_not_split_evenly_is_refused(tiny: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"--tensor-parallel-size=4: 6 query heads, 2 key"):
+        Weights(model.describe(files.config(tiny)), torch.float32, Shard(0, 4))
+
+
 def test_a_checkpoint_that_is_cut_off_is_refused_by_tensor(copy_of_tiny: Copy) -> None:
     folder = copy_of_tiny()
     file = folder / "model.safetensors"
@@ -167,3 +208,15 @@ def test_a_context_that_was_not_asked_for_is_cut_to_what_fits(tiny: Path) -> Non
 def test_a_model_larger_than_the_memory_does_not_fit(tiny: Path) -> None:
     with pytest.raises(DoesNotFit, match="Give more memory"):
         sized(tiny, 100 << 20)
+
+
+def test_on_several_devices_each_needs_room_for_its_part(tiny: Path) -> None:
+    memory = Memory(GIB, GIB, logit=24)
+    description = model.describe(files.config(tiny))
+    asked = [ServerSettings(tensor_parallel_size=size, max_total_tokens=2048) for size in (1, 2)]
+    one, two = (fit(description, each, "float32", memory) for each in asked)
+    assert one == two
+    little = Memory(GIB, (400 << 20) + 1_200_000)
+    with pytest.raises(DoesNotFit):
+        fit(description, asked[0], "float32", little)
+    assert fit(description, asked[1], "float32", little) == two

@@ -234,7 +234,7 @@ async def test_nan_in_one_sequence_leaves_the_others_and_its_pages_clean(
 ) -> None:
     engine = open_engine(page_size=4)
     expected = await answer(engine, ask(b"good"))
-    decoder = engine._stepper._runner._decoder  # type: ignore[attr-defined]
+    decoder = engine._stepper._runner._forward._decoder  # type: ignore[attr-defined]
     decoder.embedding[250] = torch.nan
     good, bad = await asyncio.gather(
         answer(engine, ask(b"good")), answer(engine, ask(b"bad\xfa")), return_exceptions=True

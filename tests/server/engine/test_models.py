@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from skirret_server import model
+from skirret_server.attention.flashinfer import FlashInfer
+from skirret_server.attention.interface import Attention
 from skirret_server.attention.reference import Reference
 from skirret_server.cache.prefix import PrefixCache
 from skirret_server.core import GenerateRequest, Sampling
@@ -20,8 +23,13 @@ from skirret_server.load.checkpoint import read_into
 from skirret_server.load.errors import UnsupportedModel
 from skirret_server.load.progress import Progress
 from skirret_server.model.decoder import Decoder
+from skirret_server.model.description import Description
 from skirret_server.model.weights import Weights
 from skirret_server.scheduler.sequence import Row, Sequence
+from skirret_server.testing.flashinfer import fake_library
+from skirret_server.testing.gpu import FakeGpu
+
+pytestmark = pytest.mark.usefixtures("workspace")
 
 PROMPT = [5, 17, 3, 99, 42, 7, 7, 61, 12, 80, 33, 2, 54, 90, 21, 8, 66, 19, 71]
 SMALL = {
@@ -71,28 +79,81 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama yarn": ("Llama", {"hidden_size": 96, "rope_parameters": YARN}),
     "mistral": ("Mistral", {}),
     "qwen2": ("Qwen2", {"hidden_size": 96}),
+    "llama dynamic": (
+        "Llama",
+        {
+            "hidden_size": 96,
+            "max_position_embeddings": 16,  # the prompt is longer
+            "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4},
+        },
+    ),
+    "mistral with a window": ("Mistral", {"sliding_window": 5}),
+    "qwen2 with windows": (
+        "Qwen2",
+        {
+            "hidden_size": 96,
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "max_window_layers": 1,
+        },
+    ),
     "qwen3": ("Qwen3", {}),
+    "smollm3": ("SmolLM3", {"hidden_size": 96, "num_hidden_layers": 4, "pad_token_id": 0}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "hidden_size": 96,
+            "sliding_window": 6,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma3": (
+        "Gemma3Text",
+        {
+            "hidden_size": 96,
+            "num_hidden_layers": 3,
+            "sliding_window": 6,
+            "query_pre_attn_scalar": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
 }
 
 
+def by_flashinfer(pool: KvPool, description: Description) -> FlashInfer:
+    gpu = FakeGpu()
+    return FlashInfer(pool, description, gpu, fake_library(gpu))
+
+
 def logits_of(
-    folder: Path, cuts: list[int], page_size: int = 4, dtype: torch.dtype = torch.float32
+    folder: Path,
+    cuts: list[int],
+    page_size: int = 4,
+    dtype: torch.dtype = torch.float32,
+    attention: Callable[[KvPool, Description], Attention] = Reference,
 ) -> torch.Tensor:
     """Of PROMPT, computed in steps that end at `cuts`."""
-    weights = Weights(model.describe(files.config(folder)), dtype)
+    description = model.describe(files.config(folder))
+    weights = Weights(description, dtype)
     read_into(weights.parameters(), folder, Progress())
-    decoder = Decoder(weights, 64)
+    decoder = Decoder(weights, len(PROMPT))
     pool = KvPool.zeros(decoder.description, 32, page_size, dtype)
     cache = PrefixCache(32, page_size)
     sequence = Sequence(GenerateRequest("", PROMPT, Sampling(1)), 0, 0.0, 0)
     sequence.holding = cache.hold(array("i"), 0, "")
     cache.grow(sequence.holding, len(PROMPT))
-    attention, parts = Reference(pool), []
+    attends, parts = attention(pool, description), []
     for start, end in zip([0, *cuts], [*cuts, len(PROMPT)], strict=True):
         layout, ids, positions = arrays((Row(sequence, start, end - start, False),), page_size)
         with torch.inference_mode():
             hidden = decoder.hidden(
-                torch.from_numpy(ids), torch.from_numpy(positions), attention.plan(layout)
+                torch.from_numpy(ids), torch.from_numpy(positions), attends.plan(layout)
             )
             parts.append(decoder.logits(hidden))
     return torch.cat(parts)
@@ -105,15 +166,19 @@ def test_logits_are_those_of_hugging_face(name: str, tmp_path: Path) -> None:
     family, options = FAMILIES[name]
     config = getattr(transformers, f"{family}Config")(**{**SMALL, **options})
     torch.manual_seed(1)
-    theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    config._attn_implementation = "eager"  # SDPA knows no caps
+    made = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")
+    theirs = made(config).eval()
     with torch.no_grad():
         for parameter_name, parameter in theirs.named_parameters():
             if "norm" in parameter_name or "bias" in parameter_name:
                 parameter.normal_(1.0, 0.3)  # they start as ones and zeros, which hide mistakes
         expected = theirs(torch.tensor([PROMPT])).logits[0]
     theirs.save_pretrained(tmp_path)
-    for cuts in ([], [7, 8, 9, 16]):
-        assert (logits_of(tmp_path, cuts) - expected).abs().max() < 1e-4
+    assert (logits_of(tmp_path, []) - expected).abs().max() < 1e-4
+    for attention in (Reference, by_flashinfer):
+        found = logits_of(tmp_path, [7, 8, 9, 16], attention=attention)
+        assert (found - expected).abs().max() < 1e-4
 
 
 @pytest.mark.model
@@ -148,7 +213,10 @@ def test_pages_of_any_size_hold_the_same(tiny: Path, page_size: int) -> None:
     [
         ({"architectures": ["MambaForCausalLM"]}, "architecture MambaForCausalLM"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised .gptq"),
+        ({"compression_config": {"quant_method": "compressed-tensors"}}, "quantised .compressed"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"architectures": ["Gemma2ForCausalLM"], "use_bidirectional_attention": True}, "later"),
+        ({"architectures": ["MistralForCausalLM"], "layer_types": ["chunked"] * 2}, "'chunked'"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope scaling 'longrope'"),
     ],
 )
@@ -159,6 +227,24 @@ def test_what_is_not_known_is_refused_by_name(
         model.describe({**files.config(tiny), **changes})
 
 
-def test_a_sliding_window_bounds_the_context(tiny: Path) -> None:
+OLD = {"rope_parameters": None, "rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0}
+
+
+def test_configs_from_before_transformers_5_mean_the_same() -> None:
+    import transformers
+
+    shape = {**SMALL, "hidden_size": 96, "num_hidden_layers": 12, "sliding_window_pattern": 6}
+    new = transformers.Gemma3TextConfig(**shape).to_dict()
+    old = {**new, **OLD, "sliding_window_pattern": 6, "layer_types": None}
+    names = {"architectures": ["Gemma3ForCausalLM"]}
+    assert model.describe({**old, **names}) == model.describe({**new, **names})
+    described = model.describe({**new, **names})
+    assert [each and each.theta for each in described.ropes] == ([1e4] * 5 + [1e6]) * 2
+    assert described.windows == (*[4096] * 5, 0) * 2
+
+
+def test_a_window_no_shorter_than_the_context_leaves_attention_plain(tiny: Path) -> None:
     config = {**files.config(tiny), "architectures": ["MistralForCausalLM"], "sliding_window": 32}
-    assert model.describe(config).context == 32
+    described = model.describe(config)
+    assert described.has_plain_attention(32)
+    assert not described.has_plain_attention(33)

@@ -45,6 +45,9 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.cache = PrefixCache(pages, page_size, eviction=eviction)  # type: ignore[arg-type]
         self.written: dict[PageId, Prefix] = {}
         self.live: list[Sequence] = []
+        self.named: dict[str, Prefix] = {}
+        self.known: set[str] = set()
+        self.told = 0
 
     @rule(
         target=sequences,
@@ -85,6 +88,16 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         assert sequence.holding.shared == full
         self.must_hold_its_prefix(sequence)
 
+    @rule(sequence=sequences, depth=st.integers(1, 20))
+    def mark(self, sequence: Sequence, depth: int) -> None:
+        size, holding = self.cache.page_size, sequence.holding
+        depth = min(depth, len(sequence.tokens))
+        pages = -(-depth // size)
+        name = f"{holding.namespace}{sequence.tokens[:depth].tolist()}"
+        self.cache.mark(holding, [(name, depth)])
+        if pages <= holding.shared:
+            self.named[name] = self.prefix(sequence, pages)
+
     @rule(sequence=consumes(sequences))
     def release(self, sequence: Sequence) -> None:
         self.cache.release(sequence.holding)
@@ -98,6 +111,19 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     @invariant()
     def invariants_hold(self) -> None:
         check(self.cache, [sequence.holding for sequence in self.live])
+
+    @invariant()
+    def the_journal_names_what_is_in_the_tree(self) -> None:
+        in_tree = {self.written[page] for node in self.cache.tree.nodes() for page in node.pages}
+        self.named = {name: prefix for name, prefix in self.named.items() if prefix in in_tree}
+        news = self.cache.journal.since(-1)
+        assert news.is_full
+        assert sorted(news.stored) == sorted(self.named)
+        changed = self.cache.journal.since(self.told)
+        assert not set(changed.stored) & set(changed.removed)
+        self.known = self.known.union(changed.stored).difference(changed.removed)
+        assert self.known == set(self.named)
+        self.told = changed.sequence
 
     def teardown(self) -> None:
         for sequence in self.live:
@@ -195,7 +221,7 @@ def test_a_held_prefix_is_never_evicted() -> None:
     cached(cache, [1, 2])
     holding = cache.hold(array("i", [1, 2]), 2, "")
     assert not cache.grow(cache.hold(array("i", [3]), 1, ""), 1)
-    assert holding.pages == [1, 2]
+    assert holding.pages.tolist() == [1, 2]
 
 
 def test_the_checker_sees_a_page_with_two_owners() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence as Listing
 
 import numpy as np
@@ -17,6 +16,7 @@ from skirret_server.sampling.likeliest import likeliest
 from skirret_server.sampling.sampler import sample
 from skirret_server.sampling.uniform import uniform
 from skirret_server.scheduler.sequence import Outcome, Sequence
+from skirret_server.testing.drawing import chi_squared, probabilities
 
 ENDS = frozenset({3})
 
@@ -45,20 +45,6 @@ def one(logits: Listing[float], made: Sequence) -> Outcome:
     return sample(torch.tensor([logits]), [made], ENDS)[0]
 
 
-def naive_probabilities(logits: torch.Tensor, sampling: Sampling) -> np.ndarray:
-    """Temperature, then top-k, top-p, min-p; each on what the one before left."""
-    p = (logits.double() / sampling.temperature).softmax(-1).numpy()
-    order = np.argsort(-p, kind="stable")
-    if 0 < sampling.top_k < len(p):
-        p[order[sampling.top_k :]] = 0
-        p /= p.sum()
-    before = np.cumsum(p[order]) - p[order]
-    p[order[1:][before[1:] >= sampling.top_p]] = 0
-    p[p < sampling.min_p * p.max()] = 0
-    kept: np.ndarray = p / p.sum()
-    return kept
-
-
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -77,13 +63,9 @@ def test_draws_follow_the_distribution(sampling: Sampling) -> None:
     logits = random_logits(1, vocabulary, 1.5)
     many = [sequence(sampling, seed=seed) for seed in range(draws)]
     tokens = choose(logits.repeat(draws, 1), many, range(draws))
-    seen = np.bincount(tokens.numpy(), minlength=vocabulary)
-    expected = naive_probabilities(logits[0], sampling) * draws
-    assert not seen[expected == 0].any()
-    likely = expected >= 5
-    chi2 = ((seen - expected) ** 2 / np.maximum(expected, 1))[likely].sum()
-    degrees = max(int(likely.sum()) - 1, 1)
-    assert chi2 < degrees + 5 * math.sqrt(2 * degrees)
+    expected = probabilities(logits[0], sampling) * draws
+    chi2, most = chi_squared(tokens.tolist(), expected)
+    assert chi2 < most
 
 
 def test_top_p_of_a_flat_distribution_sees_the_whole_vocabulary() -> None:

@@ -26,6 +26,7 @@ def request(
     *,
     tenant: str = "",
     priority: int = 0,
+    batch_priority: int = 0,
     deadline: float | None = None,
     ignore_eos: bool = False,
 ) -> GenerateRequest:
@@ -37,6 +38,7 @@ def request(
         lane=lane,
         tenant=tenant,
         priority=priority,
+        batch_priority=batch_priority,
         deadline=deadline,
     )
 
@@ -53,6 +55,7 @@ class World:
     kv: dict[int, tuple[int, ...]] = field(default_factory=dict)
     ended: list[Sequence] = field(default_factory=list)
     draw: Callable[[Sequence], int] = lambda sequence: 0
+    takes: Callable[[Step], float] = lambda step: 0.01  # seconds
     ends: Callable[[Sequence], bool] = lambda sequence: (
         sequence.generated >= sequence.request.sampling.max_tokens
     )
@@ -66,7 +69,7 @@ class World:
         self.check()
         for row in step.rows:
             self.compute(row)
-        self.scheduler.advance(step)
+        self.scheduler.advance(step, self.takes(step))
         for row in step.rows:
             if row.samples:
                 row.sequence.tokens.append(self.draw(row.sequence))
@@ -120,6 +123,7 @@ requests = st.builds(
     lane=st.sampled_from(["interactive", "batch"]),
     tenant=st.sampled_from(["a", "b"]),
     priority=st.integers(0, 1),
+    batch_priority=st.integers(-1, 1),
     deadline=st.none() | st.floats(0, 10),
     ignore_eos=st.booleans(),
 )
@@ -300,6 +304,34 @@ def test_a_tenants_batch_requests_go_by_deadline() -> None:
     assert [each.request.deadline for each in w.ended] == [1.0, 2.0, 3.0, None]
 
 
+def test_a_batchs_priority_comes_before_its_deadline() -> None:
+    w = world(limits=Limits(step_tokens=32, running=1, queued=100))
+    for priority, deadline in ((0, 1.0), (5, 9.0), (-5, 0.0), (5, 8.0)):
+        w.add(request([9, 9, 9], 1, "batch", batch_priority=priority, deadline=deadline))
+    w.run()
+    ended = [(each.request.batch_priority, each.request.deadline) for each in w.ended]
+    assert ended == [(5, 8.0), (5, 9.0), (0, 1.0), (-5, 0.0)]
+
+
+def test_a_batchs_priority_takes_nothing_from_other_tenants() -> None:
+    w = world(pages=256, limits=Limits(step_tokens=32, running=2, queued=100))
+    for index in range(20):
+        w.add(request([index] * 8, 8, "batch", tenant="urgent", batch_priority=100))
+    for index in range(4):
+        w.add(request([50 + index] * 8, 8, "batch", tenant="calm"))
+    w.run()
+    assert [each.request.tenant for each in w.ended[:8]].count("calm") == 4
+
+
+def test_no_batch_is_as_urgent_as_a_person() -> None:
+    w = world(limits=Limits(step_tokens=32, running=1, queued=9))
+    w.add(request([1] * 4, 30, "batch", batch_priority=100))
+    w.step()
+    person = w.add(request(b"now", 2, priority=-100))
+    w.step()
+    assert w.scheduler.running == [person]
+
+
 def test_a_batch_flood_does_not_fill_the_interactive_queue() -> None:
     w = world(limits=Limits(step_tokens=32, running=1, queued=2))
     for _ in range(2):
@@ -339,3 +371,26 @@ def test_a_failed_sequence_shares_nothing_of_its_last_tokens() -> None:
 
 def range_of(first: int, count: int) -> list[int]:
     return list(range(first, first + count))
+
+
+def paced(decoding: int, prompts: int) -> Step:
+    """A step when so many decode and so many long prompts have come, after some were measured."""
+    limits = Limits(step_tokens=512, running=16, queued=100, patience=2.5)
+    made = world(pages=4000, limits=limits)
+    made.takes = lambda step: 0.02 + 0.0002 * (step.tokens - decoding)  # seconds
+    for index in range(decoding):
+        made.add(request([index], max_tokens=200))
+    for _ in range(5):
+        made.step()
+    for index in range(prompts):
+        made.add(request([100 + index] * 900, max_tokens=200))
+    made.step()
+    return made.step()
+
+
+def test_prompts_make_a_step_little_longer_while_most_people_decode() -> None:
+    assert paced(decoding=8, prompts=1).tokens == 8 + 150  # 20 ms, and 30 of 0.2 ms each
+
+
+def test_prompts_fill_the_step_while_most_people_wait_for_a_first_token() -> None:
+    assert paced(decoding=2, prompts=6).tokens == 512

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ from aiohttp import web
 
 from skirret_api.tenants import FolderStore
 from skirret_batch.store import open_store
+from skirret_server.fetch import main
 from skirret_server.load.bucket import BucketModel
 from skirret_server.load.download import Patience, download
 from skirret_server.load.errors import (
@@ -25,7 +29,7 @@ from skirret_server.load.errors import (
     SourceUnavailable,
 )
 from skirret_server.load.progress import Progress
-from skirret_server.load.source import fetch
+from skirret_server.load.source import fetch, look
 
 COMMIT = "c0ffee"
 WEIGHTS = bytes(range(256)) * 4000
@@ -146,6 +150,41 @@ def test_a_model_that_is_here_is_not_brought_again(hub: Hub, tmp_path: Path) -> 
     hub.asked.clear()
     assert brought(hub, tmp_path) == first
     assert hub.asked == ["list main"]
+
+
+def test_looking_at_a_model_brings_nothing_here(hub: Hub, tmp_path: Path) -> None:
+    environment = {"HF_ENDPOINT": hub.url, "XDG_CACHE_HOME": str(tmp_path)}
+    seen = look("hf://org/name", accept, environment)
+    assert seen == f"hf--org--name c0ffee: 3 files, {len(WEIGHTS) + 5} bytes"
+    assert hub.asked == ["list main"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_where_one_may_not_is_refused(hub: Hub, tmp_path: Path) -> None:
+    hub.refusal = (401, "GatedRepo")
+    environment = {"HF_ENDPOINT": hub.url, "XDG_CACHE_HOME": str(tmp_path)}
+    with pytest.raises(SourceDenied):
+        look("hf://org/name", accept, environment)
+
+
+def test_the_command_tells_what_is_wrong_in_its_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path / "nothing")]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith('skirret-fatal: {"reason": "SourceNotFound"')
+
+
+def test_the_command_needs_no_torch(tmp_path: Path) -> None:
+    known = {"architectures": ["Nobody"]}
+    (tmp_path / "config.json").write_text(json.dumps(known))
+    code = (
+        "import sys; from skirret_server.fetch import main;"
+        f"code = main([{str(tmp_path)!r}, '--look']);"
+        "sys.exit(2 if 'torch' in sys.modules else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, "UnsupportedModel" in done.stderr) == (1, True)
 
 
 def test_a_revision_is_asked_for_by_name(hub: Hub, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from skirret_server.grammar import compiler as compilers
 from skirret_server.grammar.compiler import CompileBudget, GrammarCompiler
 from skirret_server.grammar.errors import BadGrammar, TooComplex
 from skirret_server.grammar.masks import Vocabulary
@@ -80,6 +81,25 @@ async def test_what_takes_too_long_is_refused_and_the_next_one_compiled(
     with pytest.raises(TooComplex):
         await compiler.compile(SLOW)
     assert (await compiler.compile(Spec.of("choice", ["a"]))).grammar.start().allowed().ids.size
+
+
+async def test_a_machine_that_was_too_busy_is_asked_again(
+    compiling: Compiling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = compiling()
+    monkeypatch.setattr(compilers, "_PATIENCE", 0)
+    monkeypatch.setattr(compilers, "_GRACE", 0.0)
+    with pytest.raises(TooComplex, match="too long"):
+        await compiler.compile(Spec.of("choice", ["a"]))
+    monkeypatch.undo()
+    assert (await compiler.compile(Spec.of("choice", ["a"]))).grammar.start().allowed().ids.size
+
+
+async def test_a_fault_of_ours_costs_one_request_and_no_worker(compiling: Compiling) -> None:
+    compiler = compiling()
+    with pytest.raises(BadGrammar, match="can't be compiled"):
+        await compiler.compile(Spec("choice", "[3]"))
+    assert len(compiler._idle) == 1
 
 
 async def test_what_needs_too_much_memory_is_refused_and_the_next_one_compiled(

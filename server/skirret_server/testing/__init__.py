@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from skirret_server.cache.journal import Journal
 from skirret_server.core import (
+    CacheNews,
     Draining,
     EngineError,
     Finish,
@@ -67,6 +69,7 @@ class ScriptedEngine:
         self.finished: Counter[FinishReason] = Counter()
         self.running: set[str] = set()
         self.closed = False
+        self.journal = Journal()
         self._info = info or ModelInfo(
             vocab_size=TINY_VOCABULARY,
             context_length=TINY_CONTEXT,
@@ -123,6 +126,9 @@ class ScriptedEngine:
             self.running.discard(request.id)
             if not self.running:
                 self._idle.set()
+
+    def cache_news(self, after: int) -> CacheNews:
+        return self.journal.since(after)
 
     async def flush_cache(self) -> bool:
         return not self.running

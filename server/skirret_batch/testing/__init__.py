@@ -6,8 +6,8 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from skirret_api.openai import FileObject
 from skirret_batch import files
-from skirret_batch.completions import Answer, Template
+from skirret_batch.completions import Answer, Template, Turn, Unreachable
 from skirret_batch.plan import Body
 from skirret_batch.record import Record, blob_key, create, new_id, new_record
 from skirret_batch.store import BatchStore, Blob, Entry, Part, PendingUpload, Stream
@@ -47,7 +47,7 @@ class FakeCompletions:
         self.running = 0
         self.most_running = 0
 
-    async def complete(self, endpoint: str, body: bytes, deadline: float) -> Answer:
+    async def complete(self, endpoint: str, body: bytes, turn: Turn) -> Answer:
         try:
             request: Body = from_json(body)
         except ValueError:
@@ -298,3 +298,50 @@ class MortalStore(Wrapped):
     def _check(self) -> None:
         if self.is_dead:
             raise Killed
+
+
+class MortalEngine(FakeCompletions):
+    """An engine behind a gateway: it dies of some requests, and of nothing while it runs others.
+
+    Dying, it drops what it has in flight (502), and is away for a while.
+    """
+
+    def __init__(
+        self,
+        *poison: str,
+        dies_at: Container[int] = (),  # while it runs its n-th request, from 1
+        seconds: float = 0.01,
+        away: float = 0.02,
+    ) -> None:
+        super().__init__(self._answer)
+        self._poison = poison
+        self._dies_at = dies_at
+        self._takes = seconds
+        self._away = away
+        self._up_at = 0.0
+        self._life = asyncio.Event()
+        self.deaths = 0
+        self.died_with: Counter[str] = Counter()  # last messages, by how often they were in flight
+
+    def die(self) -> None:
+        self.deaths += 1
+        self._up_at = time.monotonic() + self._away
+        life, self._life = self._life, asyncio.Event()
+        life.set()
+
+    async def _answer(self, request: Body) -> Answer | None:
+        if time.monotonic() < self._up_at:
+            raise Unreachable("the engine is away")
+        life = self._life
+        if last_message(request) in self._poison or self.asked.total() in self._dies_at:
+            await asyncio.sleep(self._takes / 2)
+            if life is self._life:
+                self.die()
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._takes):
+                    await life.wait()
+        if life is self._life:
+            return None
+        self.died_with[last_message(request)] += 1
+        return error_answer(502, "The server went away.")
