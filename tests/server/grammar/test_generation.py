@@ -234,7 +234,7 @@ class Schemas:
     def root(self) -> Any:
         schema = self.schema(3)
         if isinstance(schema, dict):
-            schema["$defs"] = {"d": self.schema(1), "node": self.node()}
+            schema["$defs"] = {"d": self.schema(0), "node": self.node()}
         return schema
 
     def node(self) -> Any:

@@ -149,6 +149,7 @@ async def test_a_compiler_that_starts_again_asks_no_worker(
         ({"type": "integer"}, '"a"', "type"),
         ({"pattern": "^(a+)+b$"}, '"a"', None),  # the automaton's alone
         ({"maximum": 2}, '"b"', "json_schema"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, '"a"', None),
     ],
 )
 def test_an_answer_is_told_by_the_rule_that_it_breaks(
