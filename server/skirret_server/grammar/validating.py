@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
 from skirret_server.grammar.automaton import Automaton
 from skirret_server.grammar.spec import Spec
+
+_DIGITS = 1000
 
 
 def broken_rule(spec: Spec, automaton: Automaton, answer: bytes) -> str | None:
@@ -27,7 +29,8 @@ def broken_rule(spec: Spec, automaton: Automaton, answer: bytes) -> str | None:
         return "JSON"
     validator = _validator(spec.source)
     try:
-        error = None if validator is None else next(validator.iter_errors(value), None)
+        with localcontext(prec=_DIGITS):  # of a remainder: 1e99 by steps of 0.01
+            error = None if validator is None else next(validator.iter_errors(value), None)
     except RecursionError:  # it follows references that go round, which nothing written depends on
         return None
     return None if error is None else str(error.validator)
