@@ -128,7 +128,8 @@ class Completions:
         model = served_name(common.model, served, request.caller)
         head = Head(work_id, int(self._now()), model, _tier(common))
         budget = token_budget(len(prompt.ids), common.max_tokens, served.limit, kind="messages")
-        budget = min(budget, max(served.max_answer_tokens // common.n, 1))
+        if common.max_tokens is None:
+            budget = min(budget, max(served.max_answer_tokens // common.n, 1))
         form = None
         if ask.tools and served.template:
             form = format_of(served.template.source, served.tool_call_parser)
