@@ -59,6 +59,7 @@ SUITES = {
                 pytest("tests/batch", "-m", "full", "-s"),
                 pytest("tests/gateway/test_proxy.py"),  # in full by SKIRRET_FULL
                 pytest("tests/contract", "-m", "full"),
+                pytest("tests/server/grammar", "-m", "full", "-s"),
             ],
         ),
     )

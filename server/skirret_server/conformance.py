@@ -15,6 +15,8 @@ from openai import BaseModel
 from openai.pagination import SyncPage
 from openai.types import Batch, Completion, ErrorObject, FileDeleted, FileObject, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
 # What our answers hold beside OpenAI's fields, by the type that holds it.
 EXTRAS: Mapping[str, frozenset[str]] = {
@@ -26,8 +28,11 @@ EXTRAS: Mapping[str, frozenset[str]] = {
         "ChoiceDelta": ("reasoning_content",),
         "Completion": ("service_tier",),
         "Batch": ("x_progress",),
+        "Response": ("store",),
         "Model": ("root", "parent", "max_model_len"),
         "InputTokensDetails": ("predicted_cached_tokens",),
+        "Logprob": ("bytes",),
+        "LogprobTopLogprob": ("bytes",),
         "SyncPage": ("first_id", "last_id", "has_more"),
     }.items()
 }
@@ -36,6 +41,7 @@ _ENVELOPE = {"message", "type", "param", "code"}
 _KINDS: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("POST", r"/v1/chat/completions", ChatCompletion),
     ("POST", r"/v1/completions", Completion),
+    ("POST", r"/v1/responses", Response),
     ("GET", r"/v1/models", SyncPage[Model]),
     ("GET", r"/v1/models/.+", Model),
     ("POST", r"/v1/files", FileObject),
@@ -61,6 +67,9 @@ def judge(method: str, path: str, status: int, headers: Mapping[str, str], body:
     if status >= 400:
         _judge_refusal(status, headers, body)
     elif headers.get("content-type", "").startswith("text/event-stream"):
+        if path == "/v1/responses":
+            responses_events(body)
+            return
         events = events_of(body)
         if path.startswith("/v1/"):
             judge_events(events, is_chat=path == "/v1/chat/completions")
@@ -118,6 +127,35 @@ def judge_events(events: Sequence[Mapping[str, Any]], *, is_chat: bool) -> None:
         assert list(choices) == sorted(choices) if is_chat else True
         assert all(choice.has_ended for choice in choices.values())
     _judge_usage(chunks, has_failed="error" in last)
+
+
+def responses_events(body: bytes) -> list[dict[str, Any]]:
+    """The events of a stream of /v1/responses, each judged by its type, and their order."""
+    assert body.endswith(b"\n\ndata: [DONE]\n\n")
+    parts = [p for p in body.decode().split("\n\n")[:-2] if not p.startswith(":")]
+    events: list[dict[str, Any]] = []
+    for part in parts:
+        if part.startswith('data: {"error"'):
+            _judge_error(json.loads(part.removeprefix("data: ")))
+            assert part == parts[-1]
+            return events
+        name, _, data = part.partition("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        assert event["sequence_number"] == len(events)
+        _no_strangers(_RESPONSES_EVENT.validate_json(json.dumps(event), strict=True))
+        events.append(event)
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds[:2] == ["created", "in_progress"]
+    assert kinds[-1] in ("completed", "incomplete")
+    added = [e["output_index"] for e in events if e["type"].endswith("output_item.added")]
+    items = [e["item"] for e in events if e["type"].endswith("output_item.done")]
+    assert added == list(range(len(items)))
+    assert items == events[-1]["response"]["output"]
+    return events
+
+
+_RESPONSES_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 class _Choice:

@@ -26,7 +26,7 @@ from skirret_server.api.cors import Cors
 from skirret_server.api.inprocess import Call, Response, ask
 from skirret_server.api.lifecycle import Lifecycle
 from skirret_server.api.served import Served
-from skirret_server.conformance import events_of, judge
+from skirret_server.conformance import events_of, judge, responses_events
 from skirret_server.core import ModelInfo
 from skirret_server.grammar.compiler import GrammarCompiler
 from skirret_server.load.progress import LoadStatus, Progress
@@ -122,6 +122,9 @@ class Server:
         response = await self.post(path, {**body, "stream": True})
         assert response.status == 200, response.body
         return events_of(response.body)
+
+    def responses_events(self, body: bytes) -> list[dict[str, Any]]:
+        return responses_events(body)
 
     async def lines(self, path: str, bodies: Sequence[Any]) -> list[tuple[int, Any]]:
         """Statuses and bodies of the answers to a batch's lines."""

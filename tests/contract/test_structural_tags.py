@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from skirret_server.api import checking
+
 CHAT = "/v1/chat/completions"
 WHERE = {"enum": ["here", "there"]}
 LEGACY = {
@@ -139,6 +141,17 @@ async def test_answers_that_keep_to_their_structure_are_checked_and_none_is_coun
     finally:
         await server.grammars.close()
     assert await counts(server) == (4, 0)
+
+
+async def test_a_check_that_fails_costs_no_answer(
+    saying: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checking, "_broken", None)
+    server = saying("ab", settings=CHECKING)
+    assert (await server.chat(regex="ab")).status == 200
+    await server.grammars.close()
+    assert await counts(server) == (0, 0)
+    assert "can't be checked" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -223,3 +224,25 @@ async def test_a_caller_that_leaves_while_it_compiles_leaves_nothing(real: Any) 
     await asyncio.gather(waiting, return_exceptions=True)
     assert real.lifecycle.running == 0
     assert content(await real.every_way(**forced("ok"))) == "ok"
+
+
+async def test_a_grammar_too_large_holds_up_nobody(real: Any, chat: Any) -> None:
+    """G17"""
+    wide = {"type": "object", "properties": {f"q{i}": {} for i in range(3000)}}
+    quiet = await longest_gap(real, chat)
+    task = asyncio.create_task(longest_gap(real, chat))
+    answers = await asyncio.gather(
+        real.chat(regex="((b{0,99}){0,99}){0,99}"), real.chat(json_schema=wide)
+    )
+    assert [a.json()["error"]["code"] for a in answers] == ["grammar_too_complex"] * 2
+    # On a busy machine even nobody's presence makes gaps.
+    assert await task < max(0.2, 4 * quiet)
+
+
+async def longest_gap(server: Any, chat: Any) -> float:
+    """Seconds between two pieces of a stream, at most."""
+    loop = asyncio.get_running_loop()
+    body = chat(stream=True, max_tokens=150, ignore_eos=True)
+    async with server.call("/v1/chat/completions", body) as call:
+        times = [loop.time() async for _ in call.pieces()]
+    return max(later - earlier for earlier, later in pairwise(times))

@@ -6,9 +6,11 @@ server with the small model.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +46,11 @@ class Notebook:
         return text
 
 
+def nap(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """A small model has done more in less."""
+    sleep(seconds / 5)
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """The page's first cell has run: a server is up, started as the documents start theirs."""
@@ -52,7 +59,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     utils.__dict__.update(
         # Some snippets set no max_tokens, and a small model at temperature 1 may never stop.
         execute_shell_command=lambda command: notebook.execute_shell_command(
-            f"{command} --context-length 640 --max-total-tokens 16384"
+            f"{command} --context-length 640 --max-total-tokens 16384 --max-answer-tokens 48"
         ),
         wait_for_server=notebook.wait_for_server,
         terminate_process=notebook.terminate_process,
@@ -61,6 +68,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     sys.modules["sglang"] = ModuleType("sglang")
     sys.modules["sglang.utils"] = utils
     before = Path.cwd()
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(time, "sleep", nap)
     os.chdir(tmp_path_factory.mktemp("notebook"))
     try:
         book.run("launch")
@@ -68,6 +77,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
         book.run("terminate")
         book.names["client"].close()
     finally:
+        monkeypatch.undo()
         os.chdir(before)
         del sys.modules["sglang.utils"], sys.modules["sglang"]
 
@@ -96,6 +106,19 @@ def test_completion(page: Notebook) -> None:
 def test_detailed_completion(page: Notebook) -> None:
     page.run("completion_detailed")
     assert "\n\n" not in page.names["response"].choices[0].text
+
+
+def test_json_by_schema(page: Notebook) -> None:
+    page.said()
+    page.run("json_schema")
+    capital = json.loads(page.said())
+    assert set(capital) == {"name", "population"}
+    assert isinstance(capital["population"], int)
+
+
+def test_regular_expression(page: Notebook) -> None:
+    page.run("regex")
+    assert page.said() in ("Paris", "London")
 
 
 def test_batch_to_its_end(page: Notebook, capsys: pytest.CaptureFixture[str]) -> None:

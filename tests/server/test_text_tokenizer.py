@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
+from threading import Thread
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from skirret_server.testing import tiny_model
 from skirret_server.text.choice import incomplete_tail
 from skirret_server.text.token_bytes import UnsupportedTokenizer, byte_letters, token_bytes
 from skirret_server.text.tokenizer import Tokenizer as Ours
@@ -114,3 +117,25 @@ def test_a_gap_in_the_vocabulary_has_no_bytes() -> None:
 )
 def test_the_tail_is_what_begins_a_character_and_does_not_end_it(data: bytes, tail: bytes) -> None:
     assert incomplete_tail(data) == tail
+
+
+@pytest.fixture(scope="module")
+def bytewise(tmp_path_factory: pytest.TempPathFactory) -> Ours:
+    return Ours.load(tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded(bytewise: Ours) -> None:
+    thread = Thread(target=bytewise.encode, args=("the ring and the king é😀\n" * 5000,))
+    thread.start()
+    turns = 0
+    while thread.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 5
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_a_text_has_the_same_tokens_however_long_it_is(bytewise: Ours, size: int) -> None:
+    text = "the ring <|im_start|> é😀\n" * (size // 10)
+    assert bytewise.join(bytewise.encode(text)).decode() == text
+    assert bytewise.encode(text) == bytewise._tokens.encode(text).ids

@@ -47,6 +47,7 @@ def application(
         [
             Route("/v1/chat/completions", {"POST": completions.chat}),
             Route("/v1/completions", {"POST": completions.text}),
+            Route("/v1/responses", {"POST": completions.responses}),
             Route("/v1/models", {"GET": models.list}),
             Route("/v1/models/", {"GET": models.retrieve}),
             Route("/health", {"GET": probes.health}, is_open=True),

@@ -51,7 +51,14 @@ class AnswerCheck:
         for index in self._whole:
             grammar = self._work.task(index).grammar
             assert grammar is not None, "only structured answers are added"
-            rule = await asyncio.to_thread(_broken, grammar, bytes(self._answers[index]))
+            try:
+                rule = await asyncio.to_thread(_broken, grammar, bytes(self._answers[index]))
+            except Exception as error:  # the answer is out, and right as far as anybody knows
+                log.error(
+                    "a structured answer can't be checked",
+                    extra={"request_id": self._work.request_id, "cause": type(error).__name__},
+                )
+                continue
             self._checked.inc()
             if rule is not None:
                 self._violations.inc()

@@ -1,4 +1,4 @@
-"""/v1/chat/completions and /v1/completions: one pipeline, two shapes of answer."""
+"""/v1/chat/completions, /v1/responses and /v1/completions: one pipeline, three shapes of answer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from skirret_api import internal
 from skirret_api.errors import NotFound, Overloaded
@@ -38,6 +38,8 @@ from skirret_server.api.prompts import (
     text_prompt,
     token_budget,
 )
+from skirret_server.api.responses import ResponseAsk, renamed, response_ask, response_name
+from skirret_server.api.responses_wire import ResponsesWire
 from skirret_server.api.served import Served
 from skirret_server.api.structured import compiled, compiled_stops
 from skirret_server.api.text_wire import TextWire
@@ -49,7 +51,7 @@ if TYPE_CHECKING:  # numpy takes long to import, and the socket must answer firs
     from skirret_server.grammar.compiler import Ready
 
 _T = TypeVar("_T")
-_LARGE = 64 * 1024  # bytes
+_LARGE = 4 * 1024  # bytes: milliseconds of tokenising
 
 
 class Wire(Protocol):
@@ -60,6 +62,17 @@ class Wire(Protocol):
     def last(self) -> bytes: ...
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> Mapping[str, object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Talk:
+    """A chat that may begin."""
+
+    common: Ask
+    head: Head
+    generation: Generation
+    tools: Tools | None
+    ready: Ready | None
 
 
 class Completions:
@@ -77,12 +90,46 @@ class Completions:
 
     async def chat(self, request: Request) -> Reply | EventStream:
         served = self._lifecycle.admit()
-        ask, prompt = await aside(request, lambda: _chat(request, served))
+        ask, prompt = await aside(request, lambda: _chat(request, request.json(), served))
+        talk = await self._talk(request, served, ask, prompt, wire.new_id("chatcmpl"))
+        common = talk.common
+        shape = ChatWire(
+            talk.head,
+            _frame(talk.head, "chat.completion.chunk", talk.generation, common),
+            served.tokenizer,
+            n=common.n,
+            has_logprobs=common.sampling.logprobs is not None,
+            tools=talk.tools,
+        )
+        ignored = (*common.ignored, *ignored_variables(ask, served))
+        return await self._answer(request, common, talk.generation, shape, ignored, talk.ready)
+
+    async def responses(self, request: Request) -> Reply | EventStream:
+        served = self._lifecycle.admit()
+        wanted, ask, prompt = await aside(request, lambda: _response(request, served))
+        with renamed():
+            talk = await self._talk(request, served, ask, prompt, wire.new_id("resp", "_"))
+        shape = ResponsesWire(
+            talk.head,
+            wanted.echo,
+            talk.generation.usage,
+            served.tokenizer,
+            has_logprobs=wanted.has_logprobs,
+            tools=talk.tools,
+        )
+        ignored = (*wanted.ignored, *map(response_name, ignored_variables(ask, served)))
+        return await self._answer(request, talk.common, talk.generation, shape, ignored, talk.ready)
+
+    async def _talk(
+        self, request: Request, served: Served, ask: ChatAsk, prompt: Prompt, work_id: str
+    ) -> _Talk:
+        """Raises ApiError for what a chat may not ask."""
         common = ask.common
         model = served_name(common.model, served, request.caller)
-        head = Head(wire.new_id("chatcmpl"), int(self._now()), model, _tier(common))
+        head = Head(work_id, int(self._now()), model, _tier(common))
         budget = token_budget(len(prompt.ids), common.max_tokens, served.limit, kind="messages")
-        budget = min(budget, max(served.max_answer_tokens // common.n, 1))
+        if common.max_tokens is None:
+            budget = min(budget, max(served.max_answer_tokens // common.n, 1))
         form = None
         if ask.tools and served.template:
             form = format_of(served.template.source, served.tool_call_parser)
@@ -94,18 +141,10 @@ class Completions:
         ready = await _ready(common, served)
         tasks = [_task(prompt, budget, common, ready)]
         generation = _generation(request, served, common, head.id, tasks, common.n)
-        shape = ChatWire(
-            head,
-            _frame(head, "chat.completion.chunk", generation, common),
-            served.tokenizer,
-            n=common.n,
-            has_logprobs=common.sampling.logprobs is not None,
-            tools=Tools(form, ask.tools.most, ask.tools.mode == "named")
-            if ask.tools and form
-            else None,
-        )
-        ignored = (*common.ignored, *ignored_variables(ask, served))
-        return await self._answer(request, common, generation, shape, ignored, ready)
+        tools = None
+        if ask.tools and form:
+            tools = Tools(form, ask.tools.most, ask.tools.mode == "named")
+        return _Talk(common, head, generation, tools, ready)
 
     async def text(self, request: Request) -> Reply | EventStream:
         served = self._lifecycle.admit()
@@ -268,8 +307,14 @@ def _best(choices: Sequence[Choice], best_of: int, n: int) -> list[Choice]:
     return best
 
 
-def _chat(request: Request, served: Served) -> tuple[ChatAsk, Prompt]:
-    ask = chat_ask(request.json(), served.engine.info.vocab_size)
+def _response(request: Request, served: Served) -> tuple[ResponseAsk, ChatAsk, Prompt]:
+    wanted = response_ask(request.json())
+    with renamed():
+        return wanted, *_chat(request, wanted.chat, served)
+
+
+def _chat(request: Request, body: Mapping[str, Any], served: Served) -> tuple[ChatAsk, Prompt]:
+    ask = chat_ask(body, served.engine.info.vocab_size)
     served_name(ask.common.model, served, request.caller)
     check_work(ask.common.n, ask.common.max_tokens, served.max_answer_tokens)
     if served.is_strict:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from skirret_server.api.items import ITEM
 from skirret_server.api.messages import MESSAGE
 from skirret_server.api.shapes import (
     Anything,
@@ -21,6 +22,7 @@ from skirret_server.api.shapes import (
     Integer,
     Map,
     Object,
+    OnlyFalse,
     Shape,
     String,
     Tagged,
@@ -250,6 +252,8 @@ _TOOL_CHOICE = Either(
     )
 )
 
+_EFFORT = Enum(("none", "minimal", "low", "medium", "high", "xhigh", "max"))
+
 CHAT: dict[str, Parameter] = {
     "messages": Parameter(Array(MESSAGE, min=1, max=10_000), required=True),
     **COMMON,
@@ -268,7 +272,7 @@ CHAT: dict[str, Parameter] = {
         Map(Anything(), max=64, key_max=64), note="to the chat template"
     ),
     "reasoning_effort": Parameter(
-        Enum(("none", "minimal", "low", "medium", "high", "xhigh", "max")),
+        _EFFORT,
         note="to the chat template, when it knows it",
     ),
     "separate_reasoning": Parameter(
@@ -283,6 +287,128 @@ CHAT: dict[str, Parameter] = {
     "audio": _refused("this model writes text alone, no audio"),
     "prediction": _refused("predicted outputs are not supported"),
     "web_search_options": _refused("there is no web search"),
+}
+
+_TEXT_FORMAT = Tagged(
+    "type",
+    {
+        "text": Object({"type": Field(String(), True)}),
+        "json_object": Object({"type": Field(String(), True)}),
+        "json_schema": Object(
+            {
+                "type": Field(String(), True),
+                "name": Field(String(pattern=_NAME), True),
+                "schema": Field(Anything(), True),
+                "description": Field(String()),
+                "strict": Field(Boolean()),
+            }
+        ),
+    },
+)
+_FLAT_NAMED = Object({"type": Field(Enum(("function",)), True), "name": Field(String(1), True)})
+
+RESPONSES: dict[str, Parameter] = {
+    "model": Parameter(String(), required=True),
+    "input": Parameter(
+        Either((String(), Array(ITEM, min=1, max=10_000))),
+        note="a text, or messages, calls and their outputs",
+        required=True,
+    ),
+    "instructions": Parameter(String(), note="a system message before the input"),
+    "max_output_tokens": Parameter(Integer(1, INT32), note="default: what the context leaves"),
+    "temperature": SAMPLING["temperature"],
+    "top_p": SAMPLING["top_p"],
+    "top_logprobs": Parameter(Integer(0, 20), 0, "not beside tools"),
+    "include": Parameter(
+        Array(Enum(("message.output_text.logprobs", "reasoning.encrypted_content"))),
+        note="reasoning is never encrypted",
+    ),
+    "text": Parameter(
+        Object(
+            {
+                "format": Field(_TEXT_FORMAT),
+                "verbosity": Field(Enum(("low", "medium", "high"))),
+            }
+        ),
+        note="format is enforced, strict or not; verbosity has no effect",
+    ),
+    "tools": Parameter(
+        Array(
+            Tagged(
+                "type",
+                {
+                    "function": Object(
+                        {
+                            "type": Field(String(), True),
+                            "name": Field(String(pattern=_NAME), True),
+                            "description": Field(String()),
+                            "parameters": Field(Map(Anything())),
+                            "strict": Field(Boolean()),
+                        }
+                    ),
+                    **{
+                        kind: Unsupported("functions are the only tools here")
+                        for kind in (
+                            *("custom", "web_search", "web_search_preview", "file_search"),
+                            *("code_interpreter", "computer_use_preview", "image_generation"),
+                            *("mcp", "local_shell", "shell", "apply_patch"),
+                        )
+                    },
+                },
+            ),
+            max=128,
+        ),
+        note="functions",
+    ),
+    "tool_choice": Parameter(
+        Either(
+            (
+                Enum(("none", "auto", "required")),
+                Tagged(
+                    "type",
+                    {
+                        "function": _FLAT_NAMED,
+                        "allowed_tools": Object(
+                            {
+                                "type": Field(String(), True),
+                                "mode": Field(Enum(("auto", "required")), True),
+                                "tools": Field(Array(_FLAT_NAMED, min=1, max=128), True),
+                            }
+                        ),
+                    },
+                ),
+            )
+        ),
+        note="required and named: by grammar",
+    ),
+    "parallel_tool_calls": Parameter(Boolean(), True, "false: one call at most"),
+    "reasoning": Parameter(
+        Object(
+            {
+                "effort": Field(_EFFORT),
+                "summary": Field(Enum(("auto", "concise", "detailed"))),
+                "generate_summary": Field(Enum(("auto", "concise", "detailed"))),
+            }
+        ),
+        note="effort: to the chat template, when it knows it; nothing is summarised",
+    ),
+    "stream": Parameter(Boolean(), False),
+    "stream_options": Parameter(
+        Object({"include_obfuscation": Field(Boolean())}), note="only with stream; no effect"
+    ),
+    "service_tier": COMMON["service_tier"],
+    "truncation": Parameter(Enum(("disabled",)), "disabled"),
+    "background": Parameter(OnlyFalse("responses are made while you wait"), False),
+    "store": Parameter(OnlyFalse("responses are not stored; leave it out, or false"), False),
+    "previous_response_id": _refused("responses are not stored; send the whole input"),
+    "conversation": _refused("conversations are not stored; send the whole input"),
+    "prompt": _refused("there are no stored prompts"),
+    "max_tool_calls": _refused("there are no built-in tools"),
+    "metadata": _ignored(Map(String(max=512), max=16, key_max=64), "given back in the answer"),
+    "user": _ignored(String(), "given back in the answer"),
+    "safety_identifier": _ignored(String()),
+    "prompt_cache_key": _ignored(String(), "prefixes are always cached"),
+    "prompt_cache_retention": _ignored(Enum(("in-memory", "in_memory", "24h"))),
 }
 
 _PROMPT = Either(

@@ -19,6 +19,7 @@ from skirret_server.api.parameters import (
     DETOKENIZE,
     GENERATE,
     GENERATE_SAMPLING,
+    RESPONSES,
     TOKENIZE,
     Parameter,
 )
@@ -30,6 +31,7 @@ PAGES = ("docs/openai-compatibility.md", "docs/structured-output.md", "README.md
 _TABLES = {
     "chat": CHAT,
     "completions": COMPLETION,
+    "responses": RESPONSES,
     "generate": GENERATE,
     "sampling_params": GENERATE_SAMPLING,
     "tokenize": TOKENIZE,
@@ -39,6 +41,7 @@ _TABLES = {
 _ROUTES = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETION,
+    "/v1/responses": RESPONSES,
     "/generate": {**GENERATE, **GENERATE_SAMPLING},
 }
 _BLOCK = re.compile(r"(<!-- parser: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

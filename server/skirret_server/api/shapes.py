@@ -307,6 +307,7 @@ class Tagged:
 
     tag: str
     variants: Mapping[str, Shape]
+    default: str | None = None  # for objects without the tag
     noun = "an object"
     _tags: Enum = field(init=False)
 
@@ -319,7 +320,7 @@ class Tagged:
     def check(self, value: Any, path: str) -> Any:
         if not isinstance(value, dict):
             _refuse_type(self, value, path)
-        tag = value.get(self.tag)
+        tag = value.get(self.tag, self.default)
         if tag is None:
             raise missing(f"{path}.{self.tag}")
         return self.variants[self._tags.check(tag, f"{path}.{self.tag}")].check(value, path)
@@ -349,6 +350,23 @@ class Either:
 
     def __str__(self) -> str:
         return ", or ".join(map(str, self.shapes))
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyFalse:
+    """A switch for what is not there: `reason` says what is missing."""
+
+    reason: str
+    noun = "a boolean"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, bool)
+
+    def check(self, value: Any, path: str) -> Any:
+        return Boolean().check(value, path) and Unsupported(self.reason).check(value, path)
+
+    def __str__(self) -> str:
+        return "`false`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ def error_event(error: ApiError) -> bytes:
     return event(error.body())
 
 
-def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(16)}"
+def new_id(prefix: str, separator: str = "-") -> str:
+    return f"{prefix}{separator}{secrets.token_hex(16)}"
 
 
 def finite(logprob: float) -> float:

@@ -14,6 +14,8 @@ from skirret_server.core import TokenId
 from skirret_server.text.control import VEIL, ControlTokens
 from skirret_server.text.token_bytes import token_bytes
 
+_LONG = 2048  # characters
+
 
 class NoTokenizer(Exception):
     """The model's folder holds no tokenizer that can be read."""
@@ -52,7 +54,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[TokenId]:
         """A prompt as the model was trained to see it: control tokens parsed, one BOS at most."""
-        ids: list[TokenId] = self._tokens.encode(text).ids
+        ids = _ids(self._tokens, text, add_special_tokens=True)
         if self._bos is None or not self._wants_bos:
             return ids
         if ids[:1] != [self._bos]:
@@ -61,10 +63,9 @@ class Tokenizer:
 
     def encode_chat(self, text: str) -> list[TokenId]:
         """A rendered chat: the template writes every control token itself, BOS too."""
-        encoding = self._tokens.encode(text, add_special_tokens=False)
         if VEIL not in text:
-            ids: list[TokenId] = encoding.ids
-            return ids
+            return _ids(self._tokens, text)
+        (encoding,) = self._tokens.encode_batch([text], add_special_tokens=False)
         return self._encode_veiled(text, zip(encoding.ids, encoding.offsets, strict=True))
 
     def encode_inner(self, text: str) -> list[TokenId]:
@@ -104,9 +105,7 @@ class Tokenizer:
         return ids + self._encode_plain(text[start:], is_first=start == 0)
 
     def _encode_plain(self, text: str, *, is_first: bool) -> list[TokenId]:
-        encode = self._plain_first if is_first else self._plain_inner
-        ids: list[TokenId] = encode.encode(self.control.unveil(text), add_special_tokens=False).ids
-        return ids
+        return _ids(self._plain_first if is_first else self._plain_inner, self.control.unveil(text))
 
     @cached_property
     def _plain_first(self) -> tokenizers.Tokenizer:
@@ -130,6 +129,16 @@ def read_config(folder: Path) -> dict[str, Any]:
         return {}
     config: dict[str, Any] = json.loads(text)
     return config
+
+
+def _ids(
+    tokens: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool = False
+) -> list[TokenId]:
+    if len(text) < _LONG:
+        ids: list[TokenId] = tokens.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+    # Unlike `encode`, these let other threads run meanwhile.
+    return list(tokens.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
 
 def _without_special_tokens(source: str) -> tokenizers.Tokenizer:

@@ -149,6 +149,7 @@ async def test_a_compiler_that_starts_again_asks_no_worker(
         ({"type": "integer"}, '"a"', "type"),
         ({"pattern": "^(a+)+b$"}, '"a"', None),  # the automaton's alone
         ({"maximum": 2}, '"b"', "json_schema"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, '"a"', None),
     ],
 )
 def test_an_answer_is_told_by_the_rule_that_it_breaks(
@@ -161,3 +162,5 @@ def test_an_answer_is_told_by_the_rule_that_it_breaks(
 def test_decimal_steps_are_checked_as_they_are_enforced() -> None:
     spec = Spec.of("json_schema", {"type": "number", "multipleOf": 0.01})
     assert broken_rule(spec, made(spec).automaton, b"0.07") is None
+    either = Spec.of("json_schema", {"anyOf": [{"multipleOf": 0.01}, {"type": "number"}]})
+    assert broken_rule(either, made(either).automaton, b"1e99") is None
