@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from skirret_batch.completions import AsgiCompletions
 from skirret_batch.folder import Folder
 from skirret_batch.http import files_and_batches
 from skirret_batch.worker import Worker, WorkerSettings
+from skirret_server import serve
 from skirret_server.api.answer import Pace
 from skirret_server.api.app import Access, App, Mount
 from skirret_server.api.application import application
@@ -30,7 +32,6 @@ from skirret_server.conformance import events_of, judge, responses_events
 from skirret_server.core import ModelInfo
 from skirret_server.grammar.compiler import GrammarCompiler
 from skirret_server.load.progress import LoadStatus, Progress
-from skirret_server.serve import vocabulary
 from skirret_server.testing import (
     END_OF_TEXT,
     IM_END,
@@ -63,7 +64,7 @@ class Server:
     storage: Path = Path()  # of files and batches
 
     def __post_init__(self) -> None:
-        self.grammars = GrammarCompiler(lambda: vocabulary(self.tokenizer, self.engine.info))
+        self.grammars = GrammarCompiler(lambda: serve.vocabulary(self.tokenizer, self.engine.info))
         self.lifecycle = Lifecycle(lambda: LoadStatus("loading weights", 40.0, 1e8, 3.2))
         self.lifecycle.serve(self.served)
         self.lifecycle.has_generated = True
@@ -175,6 +176,15 @@ class Server:
             response = await self.post(path, {**body, **way})
             assert (response.status, response.json()["error"]) == (plain.status, error)
         return plain.status, error
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
+        """The port on which it answers, as the real process answers."""
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+            serve.give_up_unread(door, milliseconds=300)
+            async with serve.listening(self.app, door):
+                yield door.getsockname()[1]
 
     async def is_alive(self) -> bool:
         health = await self.get("/health")

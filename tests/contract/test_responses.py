@@ -230,6 +230,15 @@ async def test_no_other_models_responses_are_made(saying: Any) -> None:
     assert (await saying("ok").post(PATH, body(model="nope"))).status == 404
 
 
+async def test_batches_of_responses_are_refused_when_they_are_made(saying: Any) -> None:
+    server = saying("ok")
+    file = await server.upload(b'{"custom_id":"a"}')
+    wanted = {"input_file_id": file, "endpoint": PATH, "completion_window": "24h"}
+    error = (await server.post("/v1/batches", wanted)).json()["error"]
+    assert (error["param"], error["code"]) == ("endpoint", "invalid_value")
+    assert "/v1/chat/completions" in error["message"]
+
+
 async def test_an_engine_that_dies_is_told_in_the_stream(saying: Any) -> None:
     server = saying("a", "b", script={"fails_after": 1})
     response = await server.post(PATH, body(stream=True))

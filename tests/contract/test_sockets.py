@@ -7,14 +7,12 @@ import json
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skirret_server import serve
 from skirret_server.api.answer import Pace
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -27,22 +25,15 @@ WAYS: list[Any] = [
     pytest.param(CHAT, {"messages": MESSAGES, "n": 4, "stream": True, **LONG}, 4, id="A2-stream"),
     pytest.param(TEXT, {"prompt": ["a", "b"], **LONG}, 2, id="text"),
     pytest.param(TEXT, {"prompt": "a", "stream": True, **LONG}, 1, id="text-stream"),
+    pytest.param("/v1/responses", {"input": "a", "max_output_tokens": 1500}, 1, id="responses"),
+    pytest.param("/v1/responses", {"input": "a", "max_output_tokens": 1500, "stream": True}, 1,
+                 id="responses-stream"),
     pytest.param("/generate", {"text": "a", "sampling_params": {"max_new_tokens": 1500}}, 1,
                  id="generate"),
     pytest.param("/generate", {"text": ["a", "b"], "stream": True,
                                "sampling_params": {"max_new_tokens": 1500}}, 2,
                  id="generate-stream"),
 ]  # fmt: skip
-
-
-@asynccontextmanager
-async def listening(server: Any) -> AsyncIterator[int]:
-    """The port on which it answers, as the real process answers."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        serve.give_up_unread(door, milliseconds=300)
-        async with serve.listening(server.app, door):
-            yield door.getsockname()[1]
 
 
 async def asked(port: int, path: str, body: dict[str, Any], **options: Any) -> socket.socket:
@@ -87,7 +78,7 @@ async def test_work_ends_within_a_second_of_its_clients_leaving(
 ) -> None:
     """A1, A2"""
     server = saying("x", script={"ends": None, "waits_after": 3, "gate": asyncio.Event()})
-    async with listening(server) as port:
+    async with server.listening() as port:
         connection = await asked(port, path, body)
         await until(lambda: len(server.engine.running) == count)
         leave(connection)
@@ -97,7 +88,7 @@ async def test_work_ends_within_a_second_of_its_clients_leaving(
 
 async def test_a_client_that_leaves_half_way_through_its_body_leaves_nothing(saying: Any) -> None:
     server = saying("x")
-    async with listening(server) as port:
+    async with server.listening() as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
         await writer.drain()
@@ -117,7 +108,7 @@ async def test_a_request_that_waits_in_the_queue_leaves_it_with_its_client(
     saying: Any, narrow: Any
 ) -> None:
     server = saying(engine=narrow)
-    async with listening(server) as port:
+    async with server.listening() as port:
         first = await asked(port, CHAT, {"messages": MESSAGES, "stream": True, **LONG})
         await until(lambda: narrow.load().running == 1)
         waiting = [
@@ -136,7 +127,7 @@ async def test_a_prompt_is_computed_no_further_than_its_client_stays(
     saying: Any, narrow: Any
 ) -> None:
     server = saying(engine=narrow)
-    async with listening(server) as port:
+    async with server.listening() as port:
         connection = await asked(port, TEXT, {"prompt": [65] * 2000, "max_tokens": 40})
         await until(lambda: narrow.load().running == 1)
         hang_up(connection)
@@ -150,7 +141,7 @@ async def test_a_client_that_leaves_while_its_grammar_is_compiled_leaves_nothing
 ) -> None:
     """A4"""
     wide = {"type": "object", "properties": {f"p{i}": {} for i in range(400)}}
-    async with listening(real) as port:
+    async with real.listening() as port:
         connections = [
             await asked(port, CHAT, {"messages": MESSAGES, "json_schema": wide, "stream": stream})
             for stream in (False, True)
@@ -169,7 +160,7 @@ async def test_a_client_that_leaves_while_its_grammar_is_compiled_leaves_nothing
 async def test_a_reader_that_stalls_holds_little_and_is_cut(saying: Any, n: int) -> None:
     """A5"""
     server = saying("x", script={"ends": None}, pace=Pace(stall=0.3))
-    async with listening(server) as port:
+    async with server.listening() as port:
         body = {"messages": MESSAGES, "stream": True, "n": n, "max_tokens": 2000}
         connection = await asked(port, CHAT, body, SO_RCVBUF=4096)
         await until(lambda: len(server.engine.running) == n)

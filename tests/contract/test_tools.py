@@ -177,6 +177,24 @@ async def test_the_model_is_told_of_the_tools(saying: Any) -> None:
     assert "system" not in told
 
 
+async def test_no_call_is_dropped_however_many_there_are(saying: Any) -> None:
+    one = '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'
+    server = saying("\n".join([one] * 200))
+    answer = (await server.chat(tools=[T2], tool_choice="required")).json()
+    assert calls(answer) == [("g", {})] * 200
+    history: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+    body = {"model": "tiny", "messages": history, "tools": [T2]}
+    events = await server.events("/v1/chat/completions", body)
+    found = [call for event in events for choice in event["choices"]
+             for call in choice["delta"].get("tool_calls", ()) if "id" in call]  # fmt: skip
+    assert [call["index"] for call in found] == list(range(200))
+    history += [answer["choices"][0]["message"],
+               *({"role": "tool", "tool_call_id": call["id"], "content": "1"}
+                 for call in answer["choices"][0]["message"]["tool_calls"])]  # fmt: skip
+    refused = (await server.chat(tools=[T2], messages=history)).json()["error"]
+    assert refused["code"] == "context_length_exceeded"
+
+
 FAULTS = [
     pytest.param({"tools": []}, "tools", "empty_array", id="K10"),
     pytest.param({"tools": [{"type": "function", "function": {"name": "a b"}}]},

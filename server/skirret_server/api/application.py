@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from skirret_api import internal
-from skirret_server.api.answer import Pace
+from skirret_api.errors import NotFound
+from skirret_server.api.answer import Pace, Reply
 from skirret_server.api.app import Access, App, Mount, Route
 from skirret_server.api.completions import Completions
 from skirret_server.api.cors import Cors
@@ -48,6 +49,7 @@ def application(
             Route("/v1/chat/completions", {"POST": completions.chat}),
             Route("/v1/completions", {"POST": completions.text}),
             Route("/v1/responses", {"POST": completions.responses}),
+            Route("/v1/embeddings", {"POST": _no_embeddings}),
             Route("/v1/models", {"GET": models.list}),
             Route("/v1/models/", {"GET": models.retrieve}),
             Route("/health", {"GET": probes.health}, is_open=True),
@@ -70,6 +72,14 @@ def application(
         cors=cors,
         mounts=mounts,
         done=partial(_done, metrics, logs_requests),
+    )
+
+
+async def _no_embeddings(request: Request) -> Reply:
+    raise NotFound(
+        "This server makes no embeddings: its models write text, and what they hold of a text in "
+        "between is no measure of its meaning. Ask a model that is made for embeddings.",
+        code="unsupported_endpoint",
     )
 
 

@@ -15,7 +15,7 @@ class Tools:
     """How calls are found in an answer, and how many count."""
 
     form: ToolFormat
-    most: int
+    is_single: bool  # later ones are dropped: the caller wants one at most
     is_named: bool  # tool_choice named the function
 
 
@@ -58,7 +58,7 @@ class Calling:
             return {"content": event.text}
         if isinstance(event, Called):
             self._calls += 1
-        if self._calls > self._tools.most:
+        if self._calls > 1 and self._tools.is_single:
             return None
         index = self._calls - 1
         if isinstance(event, Argued):

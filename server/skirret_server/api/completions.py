@@ -143,7 +143,7 @@ class Completions:
         generation = _generation(request, served, common, head.id, tasks, common.n)
         tools = None
         if ask.tools and form:
-            tools = Tools(form, ask.tools.most, ask.tools.mode == "named")
+            tools = Tools(form, ask.tools.is_single, ask.tools.mode == "named")
         return _Talk(common, head, generation, tools, ready)
 
     async def text(self, request: Request) -> Reply | EventStream:

@@ -57,7 +57,7 @@ MESSAGE = Tagged(
             content=Field(_ASSISTANT_CONTENT),
             refusal=Field(String()),
             name=_NAME,
-            tool_calls=Field(Array(_TOOL_CALL, max=128)),
+            tool_calls=Field(Array(_TOOL_CALL, max=10_000)),
             function_call=Field(_FUNCTION),
             reasoning_content=Field(String()),
             annotations=Field(Array(Anything())),

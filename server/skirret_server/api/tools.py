@@ -15,14 +15,13 @@ from skirret_server.text.tokenizer import Tokenizer
 from skirret_server.text.tool_calls import ToolFormat
 
 Mode = Literal["auto", "required", "named"]
-MOST_CALLS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     tools: Sequence[Mapping[str, Any]]  # those that may be called, as they were given
     mode: Mode
-    most: int  # calls
+    is_single: bool  # one call at most; else as many as the answer has room for
 
     @property
     def must_call(self) -> bool:
@@ -44,7 +43,7 @@ def tool_use(values: Mapping[str, Any], structure: Structure | None) -> ToolUse 
         )
     offered = [tool for tool in tools if tool["function"]["name"] in names]
     is_single = mode == "named" or not values.get("parallel_tool_calls", True)
-    return ToolUse(offered, mode, 1 if is_single else MOST_CALLS) if offered else None
+    return ToolUse(offered, mode, is_single) if offered else None
 
 
 def tool_structure(use: ToolUse, form: ToolFormat, other: Structure | None) -> Structure | None:
@@ -61,7 +60,7 @@ def tool_structure(use: ToolUse, form: ToolFormat, other: Structure | None) -> S
             {"name": tool["function"]["name"], "parameters": tool["function"].get("parameters")}
             for tool in use.tools
         ],
-        "most": use.most,
+        "is_single": use.is_single,
         "or": None if other is None else {"kind": other.spec.kind, "source": other.spec.source},
     }
     return Structure(Spec.of("tools", source), other.param if other else "tools")

@@ -73,8 +73,8 @@ def _calls(source: Mapping[str, Any], unenforced: set[str], budget: Budget) -> N
         for index, tool in enumerate(source["tools"])
     )
     opening, closing = source["opening"], source["closing"]
-    # One, or as many as the answer has room for: counting them would take a copy of all for each.
-    between, most = literal(source["between"]), 1 if source["most"] == 1 else None
+    # Counting more than one would take a copy of all for each.
+    between, most = literal(source["between"]), 1 if source["is_single"] else None
     if source["repeats_frame"]:
         frame = seq(literal(opening + "\n"), call, literal("\n" + closing))
         calls = repeat(frame, 1, most, between)
